@@ -102,6 +102,16 @@ class Runner(Protocol):
         "Checking"; `tick` is called regularly meanwhile. Closing the iterator ends the work.
         """
 
+    def each(
+        self,
+        count: int,
+        work: Callable[[int], Generator[T]],
+        *,
+        title: str,
+        tick: Callable[[], object] = lambda: None,
+    ) -> Generator[tuple[int, T]]:
+        """As `run`, for work on the numbers below `count` that needs no repository."""
+
     def grouped(
         self,
         context: TransactionContext,
@@ -139,11 +149,18 @@ class Here:
         tick: Callable[[], object] = lambda: None,
     ) -> Generator[tuple[int, T]]:
         """See `Runner.run`: everything that the work yields."""
-        for number, one in enumerate(ranges):
-            with contextlib.closing(work(context, number, one)) as found:
-                for so_far in found:
-                    tick()
-                    yield number, so_far
+        return _in_turn(len(ranges), lambda at: work(context, at, ranges[at]), tick)
+
+    def each(
+        self,
+        count: int,
+        work: Callable[[int], Generator[T]],
+        *,
+        title: str,
+        tick: Callable[[], object] = lambda: None,
+    ) -> Generator[tuple[int, T]]:
+        """See `Runner.each`: everything that the work yields."""
+        return _in_turn(count, work, tick)
 
     def grouped(
         self,
@@ -166,6 +183,16 @@ class Here:
 
 
 HERE: Final[Runner] = Here()
+
+
+def _in_turn(
+    count: int, work: Callable[[int], Generator[T]], tick: Callable[[], object]
+) -> Generator[tuple[int, T]]:
+    for number in range(count):
+        with contextlib.closing(work(number)) as found:
+            for so_far in found:
+                tick()
+                yield number, so_far
 
 
 def judged(

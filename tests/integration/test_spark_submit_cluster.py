@@ -198,7 +198,7 @@ def test_webindex_loads_works_ranks_verifies_and_rebuilds(
 
 
 def maintain(
-    pipe: Connection, master: str, index: str, copied: str, folder: Path
+    pipe: Connection, master: str, index: str, copied: str, restored: str, folder: Path
 ) -> dict[str, tuple[int, Any, str]]:
     """In another process: commands one after the other in one session on the cluster."""
     config = QUICK_EXECUTORS | {
@@ -215,8 +215,10 @@ def maintain(
             ("gc", "--retention", "0"),
             ("copy", copied),
             ("backup", str(folder / "monday.percola")),
+            ("restore", str(folder / "monday.percola")),
         ):
-            answer = call("--repo", index, "--json", word, *arguments, "--master", master)
+            address = restored if word == "restore" else index
+            answer = call("--repo", address, "--json", word, *arguments, "--master", master)
             done[word] = (answer.code, answer.out and answer.json, answer.err)
     return done
 
@@ -241,8 +243,8 @@ def test_work_on_ranges_of_a_repository_on_hbase_runs_on_the_executors(
 ) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setenv("JAVA_HOME", str(java_home))
-    copied = servers("copied")
-    with Child(maintain, cluster.master, index, copied, tmp_path) as child:
+    copied, by_executors = servers("copied"), servers("restored")
+    with Child(maintain, cluster.master, index, copied, by_executors, tmp_path) as child:
         assert child.speaks_within(SECONDS)
         done = child.hear()
     assert {word: one[0] for word, one in done.items()} == dict.fromkeys(done, 0), done
@@ -257,6 +259,7 @@ def test_work_on_ranges_of_a_repository_on_hbase_runs_on_the_executors(
         ("--repo", index, "copy", tmp_path / "alone", "--at", made["timestamp"]),
         ("--repo", copied, "copy", tmp_path / "from the copy", "--at", done["copy"][1]["ts"]),
         ("--repo", index, "copy", tmp_path / "as copied", "--at", done["copy"][1]["ts"]),
+        ("--repo", by_executors, "copy", tmp_path / "as restored", "--at", made["timestamp"]),
     ):
         told = percola_command(*arguments)
         assert told.code == 0, told.err
@@ -266,10 +269,13 @@ def test_work_on_ranges_of_a_repository_on_hbase_runs_on_the_executors(
         "alone",
         "from the copy",
         "as copied",
+        "as restored",
     }
     restored = everything(tmp_path / "restored")
     assert restored == everything(tmp_path / "alone")
     assert len(restored) > 500
+    assert "which Spark's executors then put into the store" in done["restore"][2]
+    assert restored == everything(tmp_path / "as restored")
     assert everything(tmp_path / "from the copy") == everything(tmp_path / "as copied")
 
 

@@ -1,9 +1,10 @@
-"""Copies to a folder by machines that do not have it: by files, which are whole or refused."""
+"""Copies to and from a folder by machines that do not have it: by files, whole or refused."""
 
 from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import percola
 from percola import NotARepositoryError, Repository, StoreError, Table
 from percola.cells import Cell, Kind
 from percola.errors import DamagedRecordError
+from percola.maintenance import copy
 from percola.maintenance.backup import backup_network, restore
-from percola.maintenance.copy import copy_repository
+from percola.maintenance.copy import Copied, copy_repository, copy_store
 from percola.ranges import Here, TableRange
 from percola.store.base import Store
 from percola.store.walks import walk_kind
@@ -39,13 +41,25 @@ class Elsewhere(Here):
     def cut(self, store: Store, ranges: Sequence[TableRange]) -> list[TableRange]:
         """Each whole table in three."""
         bounds = [b"", b"row-1", b"row-2", b""]
-        return [TableRange(one.table, *bounds[n : n + 2]) for one in ranges for n in range(3)]
+        found: list[TableRange] = []
+        for one in ranges:
+            whole = not (one.start or one.end)
+            cut = [TableRange(one.table, *bounds[n : n + 2]) for n in range(3)]
+            found += cut if whole else [one]
+        return found
 
     def run(self, context: Any, ranges: Any, work: Any, **more: Any) -> Generator[Any]:
         sent = pickle.loads(pickle.dumps(work))
         list(super().run(context, ranges, sent, **more))
         yield from super().run(context, ranges, sent, **more)
         self._then()
+
+    def each(self, count: int, work: Any, **more: Any) -> Generator[Any]:
+        sent = pickle.loads(pickle.dumps(work))
+        list(super().each(1, sent, **more))
+        for found in super().each(count, sent, **more):
+            yield found
+            self._then()
 
 
 @pytest.fixture
@@ -79,6 +93,42 @@ def test_a_copy_by_files_is_the_same_as_one_without(
     by_files = copy_repository(repo, str(tmp_path / "files"), runner=Elsewhere(), **options)
     alone = copy_repository(repo, str(tmp_path / "alone"), at=by_files.ts, **options)
     assert by_files == alone and alone.rows == ROWS
+    assert everything(tmp_path / "files") == everything(tmp_path / "alone")
+    assert {one.name for one in tmp_path.iterdir()} == {"files", "alone"}
+
+
+@pytest.mark.parametrize("history", [False, True])
+def test_a_copy_from_a_folder_by_files_goes_on_where_it_was_stopped_and_is_the_same(
+    repo: Repository, tmp_path: Path, history: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Into a folder, in place of a network store, which each task opens as well."""
+    target = str(tmp_path / "files")
+
+    def copied(runner: Elsewhere) -> Copied:
+        with copy._opened(target, "relaxed") as (store, oracle):
+            return copy_store(
+                *(repo, store, oracle),
+                history=history,
+                runner=runner,
+                of_task=partial(copy._opened_store, target),
+                parts=tmp_path / "parts",
+            )
+
+    seen = iter(range(100))
+
+    def stop() -> None:
+        if next(seen) == 5:
+            raise InterruptedError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(copy, "_CHANGES", 20)
+        patch.setattr(copy, "_SAVED_EVERY", 0.0)
+        with pytest.raises(InterruptedError):
+            copied(Elsewhere(stop))
+    by_files = copied(Elsewhere())
+    assert 0 < by_files.resumed < by_files.rows == ROWS
+    alone = copy_repository(repo, str(tmp_path / "alone"), at=by_files.ts, history=history)
+    assert alone.rows == ROWS
     assert everything(tmp_path / "files") == everything(tmp_path / "alone")
     assert {one.name for one in tmp_path.iterdir()} == {"files", "alone"}
 

@@ -365,7 +365,7 @@ def restore(session: Session, file: str, master: str | None) -> None:
 
     FILE is the backup, - is stdin. --repo names the folder, which must be empty or not exist yet,
     or an empty network store whose oracle is running. For the latter the backup is restored to a
-    folder beside FILE first.
+    folder beside FILE first. With executors on other machines, FILE is on a path that all share.
     """
     network = is_network(session.where())
     _refuse(network, file, master)
@@ -375,7 +375,7 @@ def restore(session: Session, file: str, master: str | None) -> None:
             made = restore_network(
                 Path(file).expanduser(),
                 address,
-                runner=lambda repo: runner_of(repo, master, "restore", line),
+                runner=lambda repo: runner_of(repo, master, "restore", line, target=address),
                 copying=_on(line),
             )
         size = ""

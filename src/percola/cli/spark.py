@@ -78,7 +78,13 @@ def runner_of(
     with spark_context(master, app=f"percola {name}", config=config) as context:
         runner = OnSpark(context, repo, show=show)
         if not runner.on_this_machine:
-            if network_address(repo.address) is None:
+            if network_address(repo.address) is None and target and network_address(target):
+                say_note(
+                    f"This machine writes files beside {repo.address}, which Spark's executors "
+                    "then put into the store: on other machines that path has to be one that all "
+                    "share."
+                )
+            elif network_address(repo.address) is None:
                 say_note(
                     f"{repo.address} is a folder of this machine, so Spark's executors have to run "
                     "here. On other machines, use a network store."

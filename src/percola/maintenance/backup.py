@@ -15,8 +15,8 @@ above all those in the backup.
 A network store has no file to copy. Its repository is copied into a folder beside the backup, at
 one timestamp (`percola.maintenance.copy`, by this process or by Spark), and that folder is backed
 up; to restore, the backup is restored to a folder beside it, which is copied to the store. The
-folders (`….copying`, `….restored`) are removed in the end. A process that was killed leaves them,
-and the next one goes on with them.
+folders (`….copying`, `….restored`, `….parts`) are removed in the end. A process that was killed
+leaves them, and the next one goes on with them.
 
 Backups and restored repositories are never visible in part: both are written under a temporary name
 (`….partial-…`, `….restoring-…`: all that a killed process leaves), synced to disk, and renamed.
@@ -331,7 +331,9 @@ def restore_network(
         made = restore(path, folder, progress=progress)
     with repositories.open(folder, create=False) as restored, runner(restored) as who:
         copy_repository(restored, address, runner=who, progress=copying)
-    shutil.rmtree(folder, ignore_errors=True)
+    # Also the files of a call that was killed, on a cluster, before this one went on without them.
+    for made_here in (folder, path.with_name(f"{folder.name}.parts")):
+        shutil.rmtree(made_here, ignore_errors=True)
     return made
 
 

@@ -26,10 +26,10 @@ Other programs may read and write the source meanwhile. Four things make the cop
   there is newer than all of the copy.
 
 Ranges of rows are copied by this process or by tasks of Spark (`percola.ranges`). If these run on
-other machines than the one with the target's folder, they write files, which this process copies
-(`percola.maintenance.parts`). How far each range has come is stored in the target, so a copy that
-was killed is resumed, at the same `ts`. Rows may be written twice, by a task that is run again for
-instance: they are the same.
+other machines than the one with the target's folder, they write files, which this process copies;
+and the other way round from a folder to a network store (`percola.maintenance.parts`). How far each
+range has come is stored in the target, so a copy that was killed is resumed, at the same `ts`. Rows
+may be written twice, by a task that is run again for instance: they are the same.
 
 While it is being copied, the target's schema is a note of the copy, and every `open` is refused;
 the last step replaces the note by the schema. Before that, the walk is ended, and a process that
@@ -71,6 +71,7 @@ from percola.cells import (
     encode_attempts,
     encode_write,
 )
+from percola.clock import Clock
 from percola.connect.address import is_memory, network_address, portable
 from percola.connect.local import LocalConnection, folder_of
 from percola.errors import (
@@ -90,7 +91,6 @@ from percola.ranges import (
     Counts,
     Cursor,
     NoWalk,
-    RangeWork,
     Runner,
     TableRange,
     Unfinished,
@@ -175,7 +175,11 @@ def copy_repository(
         )
     with _opened(target, durability) as (store, oracle):
         of_task = None if runner is HERE else partial(_opened_store, portable(target))
-        away = network_address(target) is None and not runner.on_this_machine
+        parts = None
+        if not runner.on_this_machine and network_address(target) is None:
+            parts, of_task = f"{target}.parts", None
+        elif not runner.on_this_machine and network_address(source.address) is None:
+            parts = f"{source.address}.parts"
         return copy_store(
             source,
             store,
@@ -185,7 +189,7 @@ def copy_repository(
             progress=progress,
             runner=runner,
             of_task=of_task,
-            parts=folder_of(f"{target}.parts").absolute() if away else None,
+            parts=None if parts is None else folder_of(parts).absolute(),
         )
 
 
@@ -249,8 +253,10 @@ def copy_store(
 ) -> Copied:
     """Copy a repository to an empty store with its oracle; see `copy_repository`.
 
-    `of_task` opens the store in another process; None if the runner works in this one. With `parts`
-    the runner writes files to this folder, which is made, and this process copies those.
+    `of_task` opens the store in another process; None if the runner works in this one. `parts` is
+    for a runner on other machines, which have either the source or the store, and is a folder that
+    is made: with `of_task` this process writes files there, which the runner puts into the store;
+    without, the runner writes them, and this process puts them there.
 
     Raises NotARepositoryError if the target has tables; UsageError if it has an unfinished copy of
     another repository, one that is too old to be resumed, or one whose `history` differs, or if
@@ -273,22 +279,27 @@ def copy_store(
     ranges = runner.cut(context.store, found.left)
     if not walk.begin({}, ranges, found.counts):
         raise _overtaken()
-    counted: dict[int, Counts] = {}
-    stages: list[tuple[Runner, RangeWork[Counts]]]
+    to_store = of_task or partial(_left_open, store)
     if parts is None:
-        to_store = _CopyRange(walk, note.ts, history, of_task or partial(_left_open, store))
-        stages = [(runner, to_store)]
+        copy = _CopyRange(walk, note.ts, history, to_store)
+        stages = [runner.run(context, ranges, copy, title="Copying", tick=hold.tick)]
     else:
         # Those of earlier runs: their ranges were others.
         shutil.rmtree(parts, ignore_errors=True)
         folder = parts / f"{walk.run}"
         folder.mkdir(parents=True)
-        to_files = _CopyToFile(folder, store.limits, note.ts, history)
-        stages = [(runner, to_files), (HERE, _LoadFile(folder, walk, store, counted))]
+        reader, loader = (HERE, runner) if of_task else (runner, HERE)
+        write = _CopyToFile(folder, store.limits, note.ts, history)
+        load = _LoadFile(folder, ranges, walk, context.clock, to_store)
+        stages = [
+            reader.run(context, ranges, write, title="Copying", tick=hold.tick),
+            loader.each(len(ranges), load, title="Loading", tick=hold.tick),
+        ]
     before = found.counts["rows"]
     copied = Copied(note.ts, before, before)
-    for who, work in stages:
-        for number, counts in who.run(context, ranges, work, title="Copying", tick=hold.tick):
+    for stage in stages:
+        counted: dict[int, Counts] = {}
+        for number, counts in stage:
             counted[number] = counts
             copied = replace(
                 copied,
@@ -457,35 +468,54 @@ class _CopyToFile:
 
 @dataclass(frozen=True, slots=True)
 class _LoadFile:
-    """Puts the file of a range into the store."""
+    """Puts the file of a range into the store, from the position that is stored of it."""
 
     folder: Path
+    ranges: Sequence[TableRange]
     walk: Walk
-    store: Store
-    counted: Mapping[int, Counts]
+    clock: Clock
+    target: Callable[[], AbstractContextManager[Store]]
 
-    def __call__(
-        self, context: TransactionContext, number: int, one: TableRange
+    def __call__(self, number: int) -> Generator[Counts]:
+        with self.target() as store:
+            walk = self.walk.on(store, self.clock)
+            cursor = Cursor(walk, number, self.ranges[number])
+            if cursor.following is not None:
+                yield from self._load(number, store, walk, cursor, cursor.following)
+            yield cursor.counts
+
+    def _load(
+        self, number: int, store: Store, walk: Walk, cursor: Cursor, start: bytes
     ) -> Generator[Counts]:
-        cursor = Cursor(self.walk, number, one)
-        cursor.counts.update(self.counted[number])
+        counts = cursor.counts
         batch: list[RowMutation] = []
-        size = 0
+        size, row = 0, b""
+        columns: set[bytes] = set()  # What the row has, up to here: its changes may be several.
         for mutation in read_part(self.folder, number):
-            batch.append(mutation)
-            size += sum(len(put.value) for put in mutation.changes if isinstance(put, Put))
+            if mutation.row < start:
+                continue
+            if mutation.row != row:
+                counts.update(rows=bool(row), cells=len(columns))
+                row, columns = mutation.row, set()
             if len(batch) >= _CHANGES or size >= _BYTES:
-                self._write(batch)
+                self._write(store, walk, batch)
+                if not cursor.move(row):
+                    raise _overtaken()
+                yield counts
                 batch, size = [], 0
-        self._write(batch)
+            batch.append(mutation)
+            puts = [put for put in mutation.changes if isinstance(put, Put)]
+            columns.update(put.column for put in puts if put.kind is Kind.WRITE)
+            size += sum(len(put.value) for put in puts)
+        counts.update(rows=bool(row), cells=len(columns))
+        self._write(store, walk, batch)
         if not cursor.move(None):
             raise _overtaken()
-        yield cursor.counts
 
-    def _write(self, batch: Sequence[RowMutation]) -> None:
-        if not self.walk.is_current():
+    def _write(self, store: Store, walk: Walk, batch: Sequence[RowMutation]) -> None:
+        if not walk.is_current():
             raise _overtaken()
-        self.store.mutate(batch)
+        store.mutate(batch)
 
 
 class _Copy:

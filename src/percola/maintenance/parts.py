@@ -1,7 +1,8 @@
-"""Rows on their way to a folder from machines that cannot write it: files on a path that all share.
+"""Rows on their way between a folder and machines that do not have it: files on a shared path.
 
-LMDB's file is written by processes of one machine only. So the tasks of a Spark cluster write what
-they have read to files, one for each range, and the driver puts these into the folder:
+LMDB's file is read and written by processes of one machine only. So the tasks of a Spark cluster
+write what goes to a folder to files, one for each range, and the driver puts these into the folder;
+what comes from a folder, the driver writes to such files, and tasks put these into the store:
 
     percola part 1                       the file type, and the version of this layout
     length (4 bytes) ‖ that many bytes   a row's changes, in pieces as in a backup …
@@ -61,7 +62,7 @@ def new_part(folder: Path, number: int, limits: Limits) -> Iterator[PartFile]:
     """
     path = _path(folder, number)
     temporary = path.with_name(f"{path.name}.partial-{secrets.token_hex(4)}")
-    with _refusing(f"Executors have to write to the folder {folder}, which all machines share"):
+    with _refusing(f"The folder {folder}, which all machines have to share, cannot be written"):
         try:
             with open(temporary, "xb") as file:
                 pieces = PieceWriter(file, _MAGIC)
@@ -81,8 +82,8 @@ def read_part(folder: Path, number: int) -> Iterator[RowMutation]:
     Raises StoreError if its file is not there, DamagedRecordError if it is not whole.
     """
     path = _path(folder, number)
-    with _refusing(f"{path} cannot be read, although a task has written it: does it run elsewhere, "
-                   "and not share this folder?"), open(path, "rb") as file:  # fmt: skip
+    with _refusing(f"{path} was written and cannot be read: the machines of driver and executors "
+                   "have to share this folder"), open(path, "rb") as file:  # fmt: skip
         for _ in _pieces(file, path):
             pass
         file.seek(0)

@@ -111,11 +111,32 @@ class OnSpark:
 
         Raises SparkJobError if Spark gave up on a task; KeyboardInterrupt after Ctrl-C.
         """
-        if not ranges:
-            return
-        tasks = self._tasks(ranges, work).mapPartitions(_last)
+        if ranges:
+            yield from self._run(self._tasks(ranges, work), len(ranges), title, tick)
+
+    def each(
+        self,
+        count: int,
+        work: Callable[[int], Generator[T]],
+        *,
+        title: str,
+        tick: Callable[[], object] = lambda: None,
+    ) -> Generator[tuple[int, T]]:
+        """See `percola.ranges.Runner.each`. Raises as `run` does."""
+        if count:
+            tasks = self._context.parallelize(range(count), count).mapPartitions(_Each(work))
+            yield from self._run(tasks, count, title, tick)
+
+    def _run(
+        self,
+        tasks: RDD[tuple[int, Generator[T]]],
+        count: int,
+        title: str,
+        tick: Callable[[], object],
+    ) -> Generator[tuple[int, T]]:
+        last = tasks.mapPartitions(_last)
         with started_job(self._context, f"percola: {title}", self._show) as job:
-            yield from job.run(Progress(title, 0, len(ranges)), tasks.collect, tick)
+            yield from job.run(Progress(title, 0, count), last.collect, tick)
 
     def grouped(
         self,
@@ -177,6 +198,18 @@ class _Judged(Generic[K, T]):
 
     def __call__(self, groups: Iterable[tuple[K, T]]) -> Iterator[tuple[int, list[str]]]:
         yield judged(groups, self.judge, self.most)
+
+
+@dataclass(frozen=True, slots=True)
+class _Each(Generic[T]):
+    """The function of a task that needs no repository."""
+
+    work: Callable[[int], Generator[T]]
+
+    def __call__(self, numbers: Iterable[int]) -> Iterator[tuple[int, Generator[T]]]:
+        for number in numbers:
+            with closing(self.work(number)) as found:
+                yield number, found
 
 
 @dataclass(frozen=True, slots=True)
