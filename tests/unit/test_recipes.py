@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from percola import JSON, Observer, Repository, Table, Transaction, Worker, observer
+from percola import JSON, Observer, Repository, Row, Table, Transaction, Worker, observer
 from percola.cells import Kind
 from percola.coordination.memory import MemoryCoordination
 from percola.errors import ConflictError, SchemaError, WrongTypeError
@@ -296,6 +296,44 @@ def test_a_tree_that_grows_keeps_its_aggregate_at_every_step() -> None:
             tree.contribute(t, f"row {number}", {})
         work(repo, [node])
         assert tree.get(repo.snapshot(), "all") == number - 1
+
+
+@pytest.mark.parametrize("then", [9, None])
+def test_a_tree_that_shrinks_leaves_nothing_and_loses_no_entry_that_comes_meanwhile(
+    then: int | None,
+) -> None:
+    """Its contributor has still seen a node split that no longer is, and wrote below it."""
+    source = Table("source")
+    tree: Tree[str] = Tree("best", source, MAX)
+    repo = opened(source, *tree.tables)
+
+    def put(value: int | None, *names: str) -> None:
+        with repo.transaction() as t:
+            for name in names:
+                tree.contribute(t, name, {} if value is None else {"all": value})
+
+    def found() -> list[Row[str]]:
+        return list(repo.snapshot().scan(tree.table))
+
+    names = [f"row {number}" for number in range(200)]
+    put(1, *names)
+    work(repo, tree.observers)
+    assert len(found()) > 40, "the root was split"
+    put(None, *names)
+    late = repo.transaction()
+    tree.contribute(late, "late", {"all": 5})
+    work(repo, tree.observers)
+    assert found() == []
+    late.commit()
+    [entry] = found()
+    assert entry.key != "all", "it is below the root, which is not split"
+    put(then, "late")
+    work(repo, tree.observers)
+    assert tree.get(repo.snapshot(), "all") == then
+    assert check(repo, [tree]) == []
+    put(None, "late")
+    work(repo, tree.observers)
+    assert found() == []
 
 
 def test_a_change_touches_few_cells_of_a_large_tree() -> None:

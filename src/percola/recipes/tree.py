@@ -16,10 +16,15 @@ Contributors write entries without reading those of others, so they do not confl
 node that overlap do, as runs of any observer for one row: the one that has not seen the other's
 entries fails.
 
-An entry is in one node at a time. A contributor looks for its entry in every node on its path, and
-writes to the first that is not split. If a split commits at the same time, the entry stays in a
-node that is split, and the next run of that node moves it down. Both write or delete the cell of
-the entry if there was one before, so they cannot both commit.
+An entry is in one node at a time. A contributor looks for its entry in the nodes on its path until
+it has found it, and writes to the first that is not split. If a split commits at the same time, the
+entry stays in a node that is split, and the next run of that node moves it down. Both write or
+delete the cell of the entry if there was one before, so they cannot both commit.
+
+A node is split as long as there are nodes below it: the run that finds none removes the cell. If a
+contributor that still saw it commits a new entry below at the same time, that node is entered above
+by its run, and the next run of the node above splits it again. Until then the entry's contributor
+passes the node above, where its entry is not, and finds it below.
 """
 
 from __future__ import annotations
@@ -169,25 +174,30 @@ class Nodes:
 
     # --- Entries ------------------------------------------------------------------------
 
-    def enter(self, t: Transaction, root: str, owner: str, value: Any) -> None:
-        """Write the entry of an owner, or delete it if `value` is None, wherever it is.
+    def enter(self, t: Transaction, root: str, owner: str, before: Any, now: Any) -> None:
+        """Write the entry of an owner in place of the one that it has, wherever that is.
 
         Args:
             root: the tree.
             owner: an ID of hex digits that is a hash: entries are divided by its first digits.
+            before: its entry as the record says; None: it has none.
+            now: its entry from now on; None: none.
         """
         entry = self.entry[owner]
+        sought, placed = before is not None, now is None
         # Most trees are one level high or two: the nodes are read in steps.
         for node in self.path(root, owner):
-            split = t.get(self.split, node)
-            if value is not None and not split:
-                t.set(entry, node, value)
-                t.notify(self.due, node)
-                return
-            if t.get(entry, node) is not None:
+            cells: list[Any] = [(self.split, node), (entry, node)]
+            split, there = [*t.get_many(cells if sought else cells[:1]), None][:2]
+            here = not (placed or split)
+            if here:
+                t.set(entry, node, now)
+            elif there is not None:
                 t.delete(entry, node)
+            if here or there is not None:
                 t.notify(self.due, node)
-            if not split:
+            placed, sought = placed or here, sought and there is None
+            if placed and not sought:
                 return
 
     def entries(self, now: Snapshot, root: str) -> Iterator[tuple[str, Any]]:
@@ -210,8 +220,10 @@ class Nodes:
         subs: dict[str, Any] = row.family(self.sub)
         split = self.split in row
         aggregate = self.aggregate(entries.values(), subs.values())
-        if split or (len(entries) > MOST_ENTRIES and self.depth(node) < _LEVELS):
+        if subs or (len(entries) > MOST_ENTRIES and self.depth(node) < _LEVELS):
             self._move_down(t, node, entries, subs, split=split)
+        elif split:
+            t.delete(self.split, node)
         above, _, digit = node.rpartition(self.separator)
         if above:
             column = self.sub[digit]
@@ -305,8 +317,8 @@ class Tree(Generic[R]):
         """
         changes = self.applied.diff(t, row, now)
         owner = _digits(self.applied.source.encode_row(row))
-        for group, _, value in changes:
-            self._nodes.enter(t, part(group), owner, value)
+        for group, before, value in changes:
+            self._nodes.enter(t, part(group), owner, before, value)
         return bool(changes)
 
     def _compute(self, t: Transaction, node: str) -> None:

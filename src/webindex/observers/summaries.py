@@ -189,7 +189,7 @@ def _add(t: Transaction, cluster: str, before: Record | None, now: Record | None
     page = page_id(one["url"])
     entries = [None if one is None else one["entry"] for one in (before, now)]
     if entries[0] != entries[1]:
-        tables.summary_nodes.enter(t, cluster, page, entries[1])
+        tables.summary_nodes.enter(t, cluster, page, *entries)
     aliases = [set() if one is None else set(one["aliases"]) for one in (before, now)]
     for url in sorted(aliases[0] ^ aliases[1]):
         # With the page's id: of two pages to which it has led, each has a cell of its own.

@@ -216,6 +216,10 @@ class Climbing(Workload):
                 )
         for problem in check(repo, [highest]):
             self.violate(problem)
+        nodes = highest._nodes
+        for row in now.scan(highest.table, columns=[nodes.split, nodes.sub]):
+            if (nodes.split in row) != bool(row.family(nodes.sub)):
+                self.violate(f"The node {row.key} is split and has no nodes below it, or reversed.")
 
     def patched(self) -> AbstractContextManager[Any]:
         original = Nodes._move_down
