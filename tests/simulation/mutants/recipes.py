@@ -130,29 +130,6 @@ def leaves_entries_above(seams: Seams) -> None:
             return
 
 
-@RECIPES.mutant("looks-no-further-than-the-first-node", "R3", Climbing)
-def looks_no_further_than_the_first_node(seams: Seams) -> None:
-    """A contributor looks for its entry down to the first node that is not split, where it writes:
-    one that was written below while that node ceased to be split stays, and there are two."""
-
-    @seams.replaces(Nodes, "enter")
-    def enter(
-        original: Any, self: Nodes, t: Transaction, root: str, owner: str, before: Any, value: Any
-    ) -> None:
-        entry = self.entry[owner]
-        for node in self.path(root, owner):
-            split = t.get(self.split, node)
-            if value is not None and not split:
-                t.set(entry, node, value)
-                t.notify(self.due, node)
-                return
-            if t.get(entry, node) is not None:
-                t.delete(entry, node)
-                t.notify(self.due, node)
-            if not split:
-                return
-
-
 @RECIPES.mutant("folds-without-deleting", "R1", Summing)
 def folds_without_deleting(seams: Seams) -> None:
     """A fold adds the parts of a sum and leaves them: they are added again."""
