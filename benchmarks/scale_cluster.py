@@ -352,13 +352,12 @@ def walls(figures: Mapping[str, Any], work: Work) -> list[Wall]:
             f"{exporters:.0f} write {pages:,.0f} pages/s; a page costs {value('page_ms'):.1f} ms",
         )
     )
-    entries = value("feed_poll_seconds") * value("feed_entries_per_second")
+    followed = value("followed_changes_per_second")
     add(
         "feed of a followed table",
-        entries / value("retention_seconds") / work.changes,
+        followed / work.changes,
         True,
-        f"each poll reads all {entries / 1e6:.1f} million entries of a day's retention in "
-        f"{value('feed_poll_seconds'):.0f} s",
+        f"one follower looks at {followed:,.0f} changes/s",
     )
     hot = value("hottest_share")
     busy_ms = work.syncs / 2 * shared.sync + work.client_ms + work.servers_ms

@@ -3,6 +3,11 @@
 A program declares the tables that it uses; the store has those of all programs. Versions of the
 schema are numbered, and each is written on the condition that it is the next.
 
+Where the feeds are in the rows of tables, on HBase and Bigtable, they have an index, which every
+client that commits has to keep (`percola.store.remote.feed_index`). The stored schema then begins
+with a note that releases before 0.2 take for a damaged one, so that they cannot open it. A
+repository that they may open has no index, and `index_feeds` begins one.
+
 While a repository is being copied into a store, a note of the copy takes the schema's place
 (`percola.maintenance.copy`): what is there is no repository yet, and is not opened as one.
 """
@@ -30,6 +35,8 @@ RUN: Final = RUNS.column("run", bytes)
 _SCHEMA_CELL: Final = Cell(SYSTEM_TABLE, b"schema", b"@json")
 _FEED_ROW: Final = b"feed"
 _COPY_NOTE: Final = '{"unfinished_copy": '
+_INDEXED: Final = '{"needs": "Percola 0.2 or later: upgrade it here", "schema": '
+"""Begins the schema of a repository whose feeds have an index. Releases before 0.2 quote it."""
 
 
 def stored_schema(store: Store) -> Schema:
@@ -62,12 +69,24 @@ def _newest(store: Store) -> tuple[int, Schema]:
             "There is an unfinished copy of a repository, which cannot be opened. Finish it with "
             "the 'percola copy' that began it, or delete it and begin again."
         )
+    if text.startswith(_INDEXED):
+        text = text[len(_INDEXED) : -1]
     return version, Schema.from_json(text or '{"tables": []}')
 
 
 def _newest_text(store: Store) -> tuple[int, str]:
     version, raw = newest_version(store, _SCHEMA_CELL)
     return version, raw.decode()
+
+
+def _keeps_index(store: Store) -> bool:
+    """Whether the repository's feeds have an index, or will if it gets one."""
+    _, text = _newest_text(store)
+    return text.startswith(_INDEXED) or (not text and store.feed_index is not None)
+
+
+def _text(schema: Schema, *, indexed: bool) -> str:
+    return f"{_INDEXED}{schema.to_json()}}}" if indexed else schema.to_json()
 
 
 def _replace(store: Store, version: int, text: str) -> bool:
@@ -110,7 +129,7 @@ def write_copy_note(store: Store, version: int, note: str) -> int | None:
 
 def end_copy(store: Store, version: int, schema: Schema) -> bool:
     """Replace the note of a copy by its schema; False if another process has changed it."""
-    return _replace(store, version, schema.to_json())
+    return _replace(store, version, _text(schema, indexed=store.feed_index is not None))
 
 
 def has_schema(store: Store) -> bool:
@@ -125,7 +144,8 @@ def create_schema(store: Store) -> None:
     """Write an empty schema if there is none."""
     store.create_tables([SYSTEM_TABLE])
     absent = Condition(False, Kind.DATA, _SCHEMA_CELL.column, 0, MAX_TS)
-    put = Put(Kind.DATA, _SCHEMA_CELL.column, 1, Schema(()).to_json().encode())
+    text = _text(Schema(()), indexed=store.feed_index is not None)
+    put = Put(Kind.DATA, _SCHEMA_CELL.column, 1, text.encode())
     store.mutate([RowMutation(SYSTEM_TABLE, _SCHEMA_CELL.row, [absent], [put])])
 
 
@@ -140,7 +160,7 @@ def reconcile(store: Store, declared: Schema) -> Schema:
         merged = declared.merged_into(stored)
         if merged.to_json() == stored.to_json():
             return merged.with_codecs_of(declared)
-        _replace(store, version, merged.to_json())
+        _replace(store, version, _text(merged, indexed=_keeps_index(store)))
 
 
 def keep_feeds(store: Store, oracle: Oracle, schema: Schema) -> None:
@@ -151,11 +171,27 @@ def keep_feeds(store: Store, oracle: Oracle, schema: Schema) -> None:
     """
     for table in schema:
         if table.feed and feed_since(store, table.name) is None:
+            if store.feed_index is not None and _keeps_index(store):
+                store.feed_index.begin(oracle.read_timestamp)
             store.keep_feed(table.name)
             column = _since_column(table.name)
             note = Put(Kind.DATA, column, oracle.read_timestamp(), b"")
             absent = Condition(False, Kind.DATA, column, 0, MAX_TS)
             store.mutate([RowMutation(SYSTEM_TABLE, _FEED_ROW, [absent], [note])])
+
+
+def index_feeds(store: Store, oracle: Oracle) -> bool:
+    """Begin the index of the repository's feeds; False if it has one, or the store needs none.
+
+    From now on no release before 0.2 can open the repository. Those of its processes that have it
+    open must have ended before: what they write has no index entries, and followers miss it.
+    """
+    if store.feed_index is None:
+        return False
+    while not _keeps_index(store):
+        version, schema = _newest(store)
+        _replace(store, version, _text(schema, indexed=True))
+    return store.feed_index.begin(oracle.read_timestamp)
 
 
 def feed_since(store: Store, table: str) -> int | None:
@@ -173,6 +209,8 @@ def copy_feed(source: Store, target: Store, table: str, upto: int) -> None:
     """
     since = feed_since(source, table)
     if since is not None and since <= upto:
+        if target.feed_index is not None:
+            target.feed_index.begin(lambda: upto)
         target.keep_feed(table)
         note = Put(Kind.DATA, _since_column(table), since, b"")
         target.mutate([RowMutation(SYSTEM_TABLE, _FEED_ROW, (), [note])])

@@ -36,14 +36,15 @@ from datetime import datetime
 from typing import Any, Final, Generic, NamedTuple
 
 from percola.catalog import feed_since
-from percola.cells import Cell, Kind
+from percola.cells import Cell
 from percola.errors import NoFeedError, UsageError
 from percola.gc.time_log import CommitTimes
 from percola.repository import Repository
 from percola.schema import Column, Family, R, Table, WeakColumn
 from percola.store.base import CellState, Store
-from percola.store.walks import state_beneath, walk_kind
+from percola.store.walks import state_beneath
 from percola.transactions.row import Row
+from percola.transactions.settled import settle_up_to, settled_up_to
 from percola.transactions.snapshot import Snapshot
 
 __all__ = [
@@ -110,24 +111,22 @@ class RowImage(NamedTuple):
 # --- Up to where ------------------------------------------------------------------------
 
 
-def settled(repo: Repository, table: Table[Any] | str) -> int:
+def settled(repo: Repository, table: Table[Any] | str, *, all_locks: bool = False) -> int:
     """The newest timestamp at or below which nothing in the table can commit any more.
 
-    It is below every current lock, so reads at it never wait. It may be lower than in an earlier
-    call, although it need not be: a transaction that began long ago and takes its locks only now
-    lowers it, though it will commit above. A settled timestamp stays settled.
+    It may be lower than in an earlier call, although it need not be: a transaction that began long
+    ago and takes its locks only now lowers it, though it will commit above. A settled timestamp
+    stays settled. With `all_locks` it is also below the locks of transactions that will commit
+    above it, so that reads at it never wait.
 
     Locks of ended transactions and of dead processes are resolved on the way; live ones are not
-    waited for. The cost depends on the number of locks, not on the table's size. Raises
-    UnknownTableError, StoreError.
+    waited for. The cost depends on the number of locks; of a table with a feed on HBase and
+    Bigtable, on how many rows have changed since the last call of anybody
+    (`percola.transactions.settled`). With `all_locks` these stores read the entries of all cells
+    that were ever locked, Bigtable the table. Raises UnknownTableError, StoreError.
     """
     name = repo.table(table if isinstance(table, str) else table.name).name
-    context = repo.context
-    ts = context.oracle.read_timestamp()
-    for cell, start_ts, raw in walk_kind(context.store, Kind.LOCK, name):
-        if start_ts <= ts:
-            ts = context.resolver.settled_below(cell, start_ts, raw, ts)
-    return ts
+    return settled_up_to(repo.context, name, all_locks=all_locks)
 
 
 def settle(repo: Repository, table: Table[Any] | str, upto: int) -> int:
@@ -141,9 +140,7 @@ def settle(repo: Repository, table: Table[Any] | str, upto: int) -> int:
     latest = context.oracle.read_timestamp()
     if not isinstance(upto, int) or not 0 <= upto <= latest:
         raise UsageError(f"There is no timestamp {upto!r} yet: the last one is {latest}.")
-    for cell, start_ts, raw in walk_kind(context.store, Kind.LOCK, name):
-        if start_ts < upto:
-            context.resolver.wait_below(cell, start_ts, raw, upto)
+    settle_up_to(context, name, upto)
     return upto
 
 

@@ -19,7 +19,8 @@ from percola.store.bigtable.store import BigtableStore
 from percola.store.remote import shared_row
 from percola.testing import StoreConformance
 from percola.testing.conformance import feed as feed_claims
-from percola.testing.conformance.fixtures import COLUMN, lock, numbers, written
+from percola.testing.conformance.feed import FeedClaims
+from percola.testing.conformance.fixtures import COLUMN, Ground, lock, numbers, written
 from percola.testing.conformance.model import (
     Comparison,
     Look,
@@ -61,7 +62,7 @@ def fitting(operation: Operation) -> Operation:
     )
 
 
-class TestBigtableStore(StoreConformance):
+class InTheEmulator(Ground):
     @pytest.fixture(autouse=True)
     def in_the_emulator(self, emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
         self.emulator = emulator
@@ -72,6 +73,12 @@ class TestBigtableStore(StoreConformance):
     def make_store(self, folder: Path) -> BigtableStore:
         return self.emulator.store()
 
+
+class TestFeedsOfAnEarlierRelease(InTheEmulator, FeedClaims):
+    indexed = False
+
+
+class TestBigtableStore(InTheEmulator, StoreConformance):
     @pytest.mark.parametrize("width", [100, 140, 250])
     @pytest.mark.parametrize("name", [b"column:%04d/a.b", b"@x-%04d#", "ü%04d".encode()])
     def test_a_row_of_many_columns_is_locked_and_committed_in_one_mutation(

@@ -26,6 +26,8 @@ WaitUntil = Callable[..., object]
 
 accounts = Table("accounts")
 balance = accounts.column("balance", int)
+fed = Table("fed", feed=True)
+number = fed.column("number", int)
 
 
 # --- Threads, processes -----------------------------------------------------------------
@@ -158,6 +160,17 @@ def test_a_transaction_of_one_row_makes_one_call_each_to_read_lock_and_commit(
     # One read may be for the safe point, if what the process knew of it is a second old.
     assert made.pop("get") in (1, 2, 3)
     assert made == {"mutate": 2}
+
+
+@pytest.mark.long
+def test_a_look_at_a_feed_reads_what_has_changed_and_no_range_of_the_table(hbase: HBase) -> None:
+    store = hbase.store()
+    repo = repository(store, [fed])
+    network_claims.a_look_at_a_feed_costs_what_has_changed(repo, fed, number)
+    before = store.statistics()["mutate"]
+    with repo.transaction() as t:
+        t.set(number, "a", 1)
+    assert store.statistics()["mutate"] == before + 3, "to lock, to list as pending, to commit"
 
 
 def test_rows_of_a_region_are_one_request_if_all_of_them_hold(hbase: HBase) -> None:

@@ -26,8 +26,10 @@ from servers import Oracle
 from zookeeper import ZooKeeper
 
 import percola
+from percola import Table, catalog
 from percola.errors import StoreError
 from percola.oracle.client import NetworkOracle
+from percola.schema import Schema
 
 WaitUntil = Callable[..., Any]
 
@@ -218,3 +220,26 @@ def test_oracles_are_upgraded_one_by_one_then_workers_and_all_of_it_back_again(
     before.load(address, "old", 60, 80)
     assert_answered(before, address, wait_until, old=80, new=40)
     ended(workers[0], signal.SIGTERM)
+
+
+def test_a_repository_with_an_index_of_feeds_is_refused_by_the_release_before(
+    sources: Path,
+) -> None:
+    read = (
+        "import sys; from percola.errors import PercolaError; from percola.schema import Schema\n"
+        "try: Schema.from_json(sys.argv[1])\n"
+        "except PercolaError as error: print(error)\n"
+    )
+    words = Table("words", feed=True)
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", read, catalog._text(Schema([words]), indexed=indexed)],
+            env=environment(PYTHONPATH=str(sources)),
+            capture_output=True,
+            check=True,
+            text=True,
+        ).stdout
+        for indexed in (False, True)
+    ]
+    assert said[0] == ""
+    assert "Percola 0.2 or later" in said[1] and "cannot be read" in said[1]

@@ -268,6 +268,7 @@ class InHBase(Claims):
     @pytest.fixture
     def feed(self, store: Store) -> str:
         store.create_tables(["fed"])
+        store.feed_index.begin(lambda: 0)
         store.keep_feed("fed")
         return "fed"
 

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections import Counter
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, Final
 
 from row_locks import CELL, COLUMN, LOCK_IT
 from stores import DEADLINE, in_thread
 
+from percola import Column, Repository, Table, feed
 from percola.cells import Kind
 from percola.errors import RepositoryClosedError, SnapshotTooOldError, StoreError
 from percola.store.base import Delete, RowMutation, Store
+from percola.store.remote.feed_index import FEED_TABLE, SALTS
+from percola.store.remote.reads import Rows
+from percola.store.remote.store import RemoteStore
 from percola.testing.conformance.fixtures import written
 
 WaitUntil = Callable[..., object]
@@ -78,3 +83,51 @@ def nobody_reads_below_a_safe_point_that_another_has_raised(
     assert set(seen) == {b"old", "too old"}
     assert seen[0] == b"old" and seen[-1] == "too old"
     assert reader.safe_point() == 9
+
+
+def a_look_at_a_feed_costs_what_has_changed(
+    repo: Repository, table: Table[str], column: Column[str, int]
+) -> None:
+    """However many rows there are: the same ranges, and rows in proportion to the changes."""
+    store = repo.context.store
+    assert isinstance(store, RemoteStore)
+    reading = store._reading
+    ranges: Counter[str] = Counter()
+    rows: Counter[str] = Counter()
+
+    def counted(
+        chunks: Callable[..., Generator[tuple[Rows, bool]]],
+    ) -> Callable[..., Generator[tuple[Rows, bool]]]:
+        def count(name: str, *arguments: Any) -> Generator[tuple[Rows, bool]]:
+            ranges[name] += 1
+            for found, is_last in chunks(name, *arguments):
+                rows[name] += len(found)
+                yield found, is_last
+
+        return count
+
+    def looked(after: int, changed: int) -> tuple[int, dict[str, int], dict[str, int]]:
+        for number in range(changed):
+            with repo.transaction() as t:
+                t.set(column, f"r{number}", number)
+        ranges.clear()
+        rows.clear()
+        upto = feed.settled(repo, table)
+        assert len(list(store.changes(table.name, after, upto))) == changed
+        return upto, dict(ranges), dict(rows)
+
+    after = feed.settled(repo, table)
+    reading.chunks = counted(reading.chunks)  # type: ignore[method-assign]
+    costs = []
+    for more in (20, 200):
+        with repo.transaction() as t:
+            for number in range(more):
+                t.set(column, f"{more}-{number}", number)
+        after = feed.settled(repo, table)
+        for changed in (0, 10):
+            after, *cost = looked(after, changed)
+            costs.append(cost)
+    # Pending entries twice, and committed ones, in each salt; and no range of the table.
+    assert costs[1] == costs[3] == [{FEED_TABLE: 3 * SALTS}, {FEED_TABLE: 20}]
+    for asked, came in (costs[0], costs[2]):
+        assert asked.keys() == {FEED_TABLE} and not sum(came.values())

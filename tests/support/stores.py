@@ -44,6 +44,7 @@ from percola.store.base import (
 from percola.store.forwarding import ForwardingOneStepStore
 from percola.store.lmdb.store import LmdbStore
 from percola.store.memory import MemoryStore
+from percola.store.remote.feed_index import FEED_TABLE
 
 DEADLINE = 60.0
 """Seconds that a test waits for a thing that has to happen. It fails after them."""
@@ -177,6 +178,8 @@ class SeamStore(PassingStore):
 
 def phase(mutation: RowMutation) -> str:
     """What a row mutation of the protocol does: see the returned words."""
+    if mutation.table == FEED_TABLE:
+        return "index"
     puts = {(one.kind, one.ts): one for one in mutation.changes if isinstance(one, Put)}
     kinds = {kind for kind, _ in puts}
     if Kind.LOCK in kinds:
@@ -237,14 +240,16 @@ class CrashingStore(PassingStore):
     """Dies before the row mutation number `at` (from 1) of a commit; nothing works after that.
 
     Puts of notify entries alone are counted only if they `count` (weak ones are on every store), or
-    where they stand apart they would make a commit longer.
+    where they stand apart they would make a commit longer. So would entries of a feed's index.
     """
 
     def __init__(self, inner: OneStepStore, at: int, *, count: bool = False) -> None:
         super().__init__(inner)
         self.armed = False
         self._left = at
-        self._passes_over: set[str] = set() if count or not inner.has_notify_table else {"notify"}
+        self._passes_over = {"index"}
+        if inner.has_notify_table and not count:
+            self._passes_over.add("notify")
 
     def _check(self) -> None:
         if self.armed and self._left <= 0:

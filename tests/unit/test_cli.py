@@ -56,6 +56,9 @@ def test_init_of_an_existing_repository_says_so_and_changes_nothing(folder: Path
     before = call("--repo", folder, "status", "--json").json
     answer = call("--repo", folder, "init")
     assert answer.code == 0 and "already" in answer.out and "Nothing was changed" in answer.out
+    # A folder's feeds need no index.
+    indexed = call("--repo", folder, "--json", "init", "--index-feeds")
+    assert indexed.code == 0 and indexed.json["feeds_indexed"] is False
     assert call("--repo", folder, "status", "--json").json == before
     assert is_error(call("--repo", folder, "init", "--durability", "full"), "relaxed", "full")
 

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 import percola
-from percola import inspection
+from percola import catalog, inspection
 from percola.cli import arguments, display
 from percola.cli import json_output as documents
 from percola.cli.session import ListByDefault, Session, common, table_option
@@ -31,6 +31,11 @@ from percola.store.lmdb.environment import DURABILITIES
     metavar="TABLE.NAME:TYPE",
     help="A column to create, as docs.title:str; add :observed or :family, or use the type weak.",
 )
+@click.option(
+    "--index-feeds",
+    is_flag=True,
+    help="Begin the index of the feeds of a repository from an earlier release; for good.",
+)
 @common
 @click.pass_obj
 def init(
@@ -38,6 +43,7 @@ def init(
     durability: str | None,
     schema: str | None,
     columns: tuple[str, ...],
+    index_feeds: bool,
 ) -> None:
     """Create a repository, or add tables to one."""
     if schema and columns:
@@ -63,7 +69,10 @@ def init(
     with percola.open(address, tables, create=False) as repo:
         names = [table.name for table in repo.schema]
         kept = inspection.durability(repo)
+        begun = index_feeds and catalog.index_feeds(repo.context.store, repo.context.oracle)
     document = {"repository": address, "created": created, "durability": kept, "tables": names}
+    if index_feeds:
+        document["feeds_indexed"] = begun
     added = [name for name in names if name not in known]
     if created:
         # Remote stores define their own durability.
@@ -81,7 +90,13 @@ def init(
         has = _listed("table", names) if names else "no tables"
         durable = f"durability {kept}, " if kept else ""
         sentence = f"There is a repository in {address} already ({durable}{has})."
-        sentence += " Its tables were brought up to date." if tables else " Nothing was changed."
+        sentence += " Its tables were brought up to date." if tables else ""
+        sentence += " Nothing was changed." if not tables and not begun else ""
+    if begun:
+        sentence += (
+            "\nIts feeds have an index from now on, and releases before 0.2 cannot open it. If one "
+            "of their processes has it open still, end that now: followers miss what it writes."
+        )
     session.show(document, sentence)
 
 

@@ -70,6 +70,7 @@ from percola.ranges import (
 from percola.store.base import Condition, Delete, Put, RowMutation, Store
 from percola.store.walks import scan_writes, walk_kind
 from percola.transactions.context import TransactionContext
+from percola.transactions.settled import list_pending
 
 _WALK: Final = b"gc/walk"
 _DONE: Final = Cell(SYSTEM_TABLE, _WALK, b"@done")
@@ -249,7 +250,15 @@ class GarbageCollector:
         progress: Callable[[Collected], None],
     ) -> None:
         if self._store.has_feed_in_rows:
-            return  # Who collects a range forgets its changes.
+            # Who collects a range forgets its changes; the index is no part of a range.
+            index = self._store.feed_index
+            for table in tables:
+                list_pending(self._context, table)
+                while index is not None and index.forget(table, collected.safe_point):
+                    progress(collected)
+                    if stopped():
+                        return
+            return
         for table in tables:
             while gone := self._store.forget_changes(table, collected.safe_point):
                 collected.changes += gone

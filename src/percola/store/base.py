@@ -35,7 +35,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from percola.cells import SYSTEM_MARK, Cell, Kind
 from percola.errors import DamagedRecordError, SnapshotTooOldError, ValueTooLargeError
@@ -172,6 +172,75 @@ class ColumnScan(NamedTuple):
     following: bytes | None
 
 
+class PendingRow(NamedTuple):
+    """A row that a transaction was about to commit when it began to, and what has come of it.
+
+    Attributes:
+        ts: the timestamp of its pending entry.
+        start_ts: the transaction's.
+        row: the row's key.
+        locks: (column, lock record) of each lock that the transaction still has there.
+        commit_ts: that of its write records in the row; None if it has none there.
+    """
+
+    ts: int
+    start_ts: int
+    row: bytes
+    locks: Sequence[tuple[bytes, bytes]]
+    commit_ts: int | None
+
+
+class FeedIndex(Protocol):
+    """The index of feeds and locks (`percola.store.remote.feed_index`)."""
+
+    def begin(self, latest: Callable[[], int]) -> bool:
+        """Have every process that commits keep the index, from now on; False if they do.
+
+        `latest` returns the newest timestamp that was drawn. May be repeated if interrupted.
+        """
+
+    def floor(self, tables: Iterable[str]) -> int:
+        """Pending entries of the tables are to be put above this timestamp.
+
+        To be asked again once the commit_ts has been drawn, as `of`.
+        """
+
+    def looked(self, table: str, upto: int, began: float, gone: int, left: int | None) -> None:
+        """Raise the floor now and then, from looks that removed pending entries.
+
+        Such a look began at a moment by `percola.clock.elapsed`, read the entries up to `upto` and
+        removed `gone`; `left` is the timestamp of the oldest that is still there.
+        """
+
+    def of(self, tables: Iterable[str]) -> frozenset[str]:
+        """Those of the tables whose changed rows a commit must list as pending.
+
+        To be asked again once the commit_ts has been drawn: who misses a table then commits below
+        the timestamp from which its feed, or the index, is complete.
+        """
+
+    def since(self) -> int | None:
+        """The timestamp above which every commit has its entries; None if there is none yet."""
+
+    def is_walked(self, table: str) -> bool:
+        """Whether all locks of a table that matter to its followers have pending entries."""
+
+    def note_walked(self, table: str) -> None:
+        """Note that for good: all locks were looked at since its feed and the index began."""
+
+    def pending(self, table: str, upto: int) -> Iterator[tuple[int, bytes, int]]:
+        """The pending entries up to a timestamp: (timestamp, row, start_ts)."""
+
+    def look(self, table: str, entries: Sequence[tuple[int, bytes, int]]) -> list[PendingRow]:
+        """What has come of pending entries: what holds no lock any more is decided."""
+
+    def forget(self, table: str, upto: int, limit: int = 4096) -> int:
+        """Remove up to `limit` committed entries at or below `upto`; returns how many.
+
+        The safe point has reached `upto`.
+        """
+
+
 class Store(ABC):
     """The storage interface: see the module docstring for the guarantees of its methods."""
 
@@ -192,6 +261,9 @@ class Store(ABC):
     """Whether a mutation costs less if it is not `durable`, as it is not written to a server's log.
     If that server dies, all of its changes may be lost, and what they replaced returns, until a
     durable mutation has changed the same entries. Only locks may be put so: others ignore it."""
+
+    feed_index: FeedIndex | None = None
+    """Where the feeds are in the rows: the index of feeds and locks by time."""
 
     latest_arrival: float = 0.0
     """How long, in seconds, a call may still take effect after its caller has given up or died.

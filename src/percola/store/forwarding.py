@@ -32,6 +32,7 @@ class ForwardingStore(Store):
         self.has_notify_table = inner.has_notify_table
         self.has_volatile_writes = inner.has_volatile_writes
         self.has_feed_in_rows = inner.has_feed_in_rows
+        self.feed_index = inner.feed_index
 
     def create_tables(self, names: Iterable[str]) -> None:
         self.inner.create_tables(names)

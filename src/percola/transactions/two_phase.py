@@ -4,6 +4,7 @@ Row mutations of the store are the only synchronisation between the clients:
 
     prewrite             lock the primary's row, then all others in batches; each row checks
                          for newer writes and other locks in the same mutation that locks it
+    list as pending      the changed rows of tables whose feed has an index, for its followers
     commit_ts            drawn after the last prewrite was acknowledged (P2)
     notify               weak notifications, and all others if there is a separate notify table
     commit_primary       primary's lock → write record: the commit point
@@ -35,13 +36,14 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
 from percola.cells import (
     INLINE_BYTES,
     MAX_TS,
+    SYSTEM_MARK,
     Cell,
     Kind,
     LastChange,
@@ -59,6 +61,7 @@ from percola.errors import (
     StoreError,
 )
 from percola.store.base import Condition, Delete, Put, RowMutation
+from percola.store.remote.feed_index import pending_put
 from percola.transactions.context import TransactionContext
 from percola.transactions.lock_resolver import Fate, commit_changes
 from percola.transactions.own_writes import Writes
@@ -146,7 +149,7 @@ class TwoPhaseCommit:
                 # `percola.gc.collector`).
                 context.store.check_safe_point(self._oldest_ts)
                 self._mark("prewritten")
-                commit_ts = context.oracle.timestamp()
+                commit_ts = self._draw()
                 self._mark("commit_ts drawn")
                 # Before the commit point: a crash cannot lose them, and an entry of a transaction
                 # that does not commit only costs a check (N4).
@@ -316,6 +319,42 @@ class TwoPhaseCommit:
         if not alive:
             raise self._rolled_back()
 
+    def _draw(self) -> int:
+        """The commit_ts, above which no follower of a feed comes without seeing this (P2)."""
+        oracle, index = self._context.oracle, self._context.store.feed_index
+        if index is None:
+            return oracle.timestamp()
+        listed: frozenset[str] = frozenset()
+        ts = 0
+        while True:
+            fed = index.of(self._tables())
+            if fed - listed or ts <= index.floor(fed):
+                ts = self._start_ts if self._start_ts > index.floor(fed) else oracle.timestamp()
+                self._put_all(
+                    pending_put(table, ts, row, start_ts)
+                    for table, row, start_ts in self._changed_rows(fed)
+                )
+                listed = fed
+            commit_ts = oracle.timestamp()
+            # Who still misses a feed or a floor has drawn its commit_ts before it comes into force.
+            fed = index.of(self._tables())
+            if fed <= listed and (not fed or ts > index.floor(fed)):
+                return commit_ts
+
+    def _tables(self) -> Collection[str]:
+        """The tables that this writes."""
+        return {cell.table for cell in self._writes}
+
+    def _changed_rows(self, tables: Collection[str]) -> Iterable[tuple[str, bytes, int]]:
+        """The rows of tables that this puts or deletes in, each with the start_ts of its locks."""
+        return sorted(
+            {
+                (cell.table, cell.row, self._start_ts)
+                for cell, (op, _) in self._writes.items()
+                if cell.table in tables and op != _LOCK and not cell.column.startswith(SYSTEM_MARK)
+            }
+        )
+
     def _to_notify(self, notifications: Iterable[Cell]) -> Iterable[Cell]:
         """The cells whose notify entries are put before the commit point, row by row."""
         observed = [
@@ -324,7 +363,7 @@ class TwoPhaseCommit:
         return sorted([*notifications, *observed])
 
     def _notify(self, notifications: Iterable[Cell], commit_ts: int) -> None:
-        """Put notify entries; retry unknown outcomes, as a spare entry only costs a check (N4)."""
+        """Put notify entries (N4)."""
         mutations = (
             RowMutation(
                 table, row, (), [Put(Kind.NOTIFY, cell.column, commit_ts, b"") for cell in group]
@@ -333,6 +372,10 @@ class TwoPhaseCommit:
                 self._to_notify(notifications), key=lambda cell: (cell.table, cell.row)
             )
         )
+        self._put_all(mutations)
+
+    def _put_all(self, mutations: Iterable[RowMutation]) -> None:
+        """Put entries of which a spare one only costs a check; retry unknown outcomes."""
         for batch in batches(mutations):
             for attempt in range(1, _ATTEMPTS + 1):
                 try:

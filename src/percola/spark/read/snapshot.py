@@ -58,7 +58,7 @@ def snapshot_timestamp(repository: Repository, options: Options) -> int:
                 f"onLock=avoid chooses the timestamp, so it does not go with {given}: leave one of "
                 "the two out."
             )
-        return settled(repository, options.table(repository))
+        return settled(repository, options.table(repository), all_locks=True)
     with repository.snapshot(time or (None if at == "latest" else at)) as snapshot:
         return snapshot.start_ts
 

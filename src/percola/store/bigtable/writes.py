@@ -43,7 +43,7 @@ from percola.store.bigtable.filters import (
 from percola.store.bigtable.row_stream import RowStream
 from percola.store.chunking import cut
 from percola.store.remote.batches import waves
-from percola.store.remote.feed import is_listed
+from percola.store.remote.feed_index import is_listed
 from percola.store.remote.notify_table import Steps, steps_of
 
 AT_ONCE: Final = 64

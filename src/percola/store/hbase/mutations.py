@@ -32,7 +32,7 @@ from percola.store.hbase.wire import (
     stored,
     stored_lock,
 )
-from percola.store.remote.feed import is_listed
+from percola.store.remote.feed_index import is_listed
 
 Seen: TypeAlias = Mapping[tuple[bytes, bytes], Sequence[int]]
 """A row as read: (family, column) → the timestamps of its entries, newest first."""

@@ -43,6 +43,7 @@ from percola.store.hbase.wire import (
     lock_check,
     mutations,
 )
+from percola.store.remote.feed_index import FEED_TABLE, split_keys
 from percola.store.remote.shared_row import SHARED_TABLE
 
 ALL_FAMILIES: Final = (*FAMILIES.values(), CHANGES)
@@ -130,7 +131,11 @@ def _create(calls: Calls, admin: JavaObject, name: str) -> None:
     while True:
         try:
             if not admin.tableExists(table):
-                admin.createTable(_descriptor(table))
+                if name == FEED_TABLE:
+                    # From the beginning, as every writer writes there.
+                    admin.createTable(_descriptor(table), jpype.JByte[:][:](split_keys()))
+                else:
+                    admin.createTable(_descriptor(table))
             if admin.isTableAvailable(table):
                 return
             if not tries.wait():

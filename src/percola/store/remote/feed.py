@@ -5,26 +5,50 @@ it is stored in the changed row: each write record of a table that keeps a feed 
 without a value in the family of changes, at the same column and timestamp, in the same mutation.
 The feed can neither miss a change nor list one too many.
 
-The cost is a small entry per change, until the collector removes it. A reader of the feed reads
-that family, which is not ordered by time, so `changes` costs as much as all entries of the feed in
-the rows that it is asked for (in Bigtable, as a scan of these rows).
+These entries are not ordered by time. `percola.store.remote.feed_index` says in which rows they
+are: `changes` reads that first, and then those rows, so that it costs what has changed. Where a
+repository has no index yet, or only one that begins later, it reads the family over all rows that
+it is asked for (in Bigtable, as a scan of these rows).
+
+The cost is an entry in the row and one in the index per change, until the collector removes them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+import heapq
+import itertools
+import math
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
-from percola.cells import SYSTEM_MARK, Cell
+from percola.cells import Cell, Kind, decode_write
 from percola.clock import elapsed
 from percola.errors import NoFeedError
-from percola.store.base import ChangedRow, Put
-from percola.store.remote.reads import Reading, StoredRow
+from percola.platform import fork_safety as forks
+from percola.store.base import ChangedRow, PendingRow, Store
+from percola.store.remote.feed_index import (
+    COMMITTED,
+    FEED_TABLE,
+    PENDING,
+    Entry,
+    deletes,
+    entry_of,
+    spans,
+)
+from percola.store.remote.reads import KEYS, Query, Reading, StoredRow
 from percola.store.remote.shared_row import SharedRow
 
 RemoveChanges: TypeAlias = Callable[[str, Mapping[bytes, Sequence[tuple[bytes, int]]]], object]
 """Deletes entries of a table's feed: row → (column, timestamp) of each."""
+
+_WORTH_A_SCAN: Final = 65_536
+"""With more changes than this, those of a range of rows are read by a scan of that range: the index
+is not ordered by row, and each range would read all of it."""
+
+_WORTH_A_FLOOR: Final = 1000
+"""So many pending entries that were removed are worth raising the floor."""
 
 
 class Feed:
@@ -38,22 +62,65 @@ class Feed:
     def changes(
         self, table: str, after: int, upto: int, start: bytes, end: bytes
     ) -> Iterator[ChangedRow]:
-        """See `Store.changes`: the entries of the range are read and sorted in one go."""
-        listed = self._listed(table, after + 1, upto, start, end)
-        found = sorted(listed, key=lambda one: one[:2])
+        """See `Store.changes`."""
+        since = self._shared.view(elapsed()).indexed_since
+        if since is not None and after >= since:
+            found = self._found(table, after + 1, upto, start, end)
+            if found is not None:
+                yield from self._looked_up(table, found, after)
+                return
+        # In one go: nothing else puts them in order.
+        listed = sorted(self._listed(table, after + 1, upto, start, end))
         self._check(table, after + 1)
-        yield from found
+        yield from listed
+
+    def _found(
+        self, table: str, low: int, upto: int, start: bytes, end: bytes
+    ) -> Iterable[Entry] | None:
+        """The entries of the index for a range of rows, in order; None if a scan costs less."""
+        reading = self._reading
+
+        def is_within(row: bytes) -> bool:
+            return start <= row and not (end and row >= end)
+
+        # The pending ones first: a committed entry is put before one of them is deleted.
+        low_pending = self._shared.view(elapsed()).floors.get(table, 0) + 1
+        pending = [
+            row
+            for _, row, _ in entries_between(reading, PENDING, table, low_pending, upto)
+            if is_within(row)
+        ]
+        query = reading.everything(reading.changes, low, upto)
+        changes = _by_commit(_rows_of(reading, table, pending, query))
+        committed = entries_between(reading, COMMITTED, table, low, upto)
+        if start or end:
+            few = list(itertools.islice(committed, _WORTH_A_SCAN + 1))
+            if len(few) > _WORTH_A_SCAN:
+                return None
+            committed = (one for one in few if is_within(one[1]))
+        listed = ((ts, row) for ts, row, _ in committed)
+        both = heapq.merge(listed, sorted((one.commit_ts, one.row) for one in changes))
+        return (one for one, _ in itertools.groupby(both))
+
+    def _looked_up(self, table: str, found: Iterable[Entry], after: int) -> Iterator[ChangedRow]:
+        """The changes of index entries in their order; those of refused mutations have none."""
+        reading, found = self._reading, iter(found)
+        while some := list(itertools.islice(found, KEYS)):
+            listed, rows = set(some), [row for _, row in some]
+            query = reading.everything(reading.changes, some[0][0], some[-1][0])
+            changes = [
+                one
+                for one in _by_commit(_rows_of(reading, table, rows, query))
+                if (one.commit_ts, one.row) in listed
+            ]
+            self._check(table, after + 1)
+            yield from sorted(changes)
+        self._check(table, after + 1)
 
     def _listed(
         self, table: str, low: int, upto: int, start: bytes = b"", end: bytes = b""
     ) -> Iterator[ChangedRow]:
-        for key, row in self._rows(table, low, upto, start, end):
-            by_ts: dict[int, list[bytes]] = {}
-            for (_, name), entries in row.items():
-                for ts, _ in entries:
-                    by_ts.setdefault(ts, []).append(name)
-            for ts, names in by_ts.items():
-                yield ChangedRow(ts, key, tuple(sorted(names)))
+        yield from _by_commit(self._rows(table, low, upto, start, end))
 
     def _rows(
         self,
@@ -104,6 +171,146 @@ class Feed:
         return count
 
 
-def is_listed(record: Put) -> bool:
-    """Whether a feed lists a write record: a put or delete outside Percola's own columns."""
-    return record.value[:1] in (b"P", b"D") and not record.column.startswith(SYSTEM_MARK)
+class Index:
+    """The index of one store: see `FeedIndex`."""
+
+    def __init__(
+        self, store: Store, make: Callable[[], None], shared: SharedRow, reading: Reading
+    ) -> None:
+        self._store = store
+        self._make = make
+        self._shared = shared
+        self._reading = reading
+        self._start_afresh()
+        forks.at_fork(self._start_afresh)
+
+    def _start_afresh(self) -> None:
+        self._guard = threading.Lock()
+        # By table: pending entries removed since a floor was announced; and that floor, with the
+        # moment from which all committers know it.
+        self._removed: dict[str, int] = {}
+        self._announced: dict[str, tuple[int, float]] = {}
+
+    def begin(self, latest: Callable[[], int]) -> bool:
+        self._make()
+        return self._shared.index_feeds(latest)
+
+    def of(self, tables: Iterable[str]) -> frozenset[str]:
+        view = self._shared.view(elapsed())
+        return view.feeds.intersection(tables) if view.indexed else frozenset()
+
+    def floor(self, tables: Iterable[str]) -> int:
+        floors = self._shared.view(elapsed()).floors_announced
+        return max((floors.get(table, 0) for table in tables), default=0)
+
+    def looked(self, table: str, upto: int, began: float, gone: int, left: int | None) -> None:
+        with self._guard:
+            removed = self._removed.get(table, 0) + gone
+            announced, due = self._announced.get(table, (0, 0.0))
+            if not announced and removed >= _WORTH_A_FLOOR:
+                # Said before it is announced: another thread need not announce one, too.
+                self._announced[table] = upto, math.inf
+                removed = 0
+            elif announced and began >= due:
+                del self._announced[table]
+            self._removed[table] = removed
+        if not announced and (upto, math.inf) == self._announced.get(table):
+            self._announced[table] = upto, self._shared.announce_floor(table, upto)
+        elif announced and began >= due:
+            self._shared.raise_floor(table, min(announced, upto, (left or upto + 1) - 1))
+
+    def since(self) -> int | None:
+        return self._shared.view(elapsed()).indexed_since
+
+    def is_walked(self, table: str) -> bool:
+        return table in self._shared.view(elapsed()).walked
+
+    def note_walked(self, table: str) -> None:
+        self._shared.note_walked(table)
+
+    def pending(self, table: str, upto: int) -> Iterator[tuple[int, bytes, int]]:
+        low = self._shared.view(elapsed()).floors.get(table, 0) + 1
+        for ts, row, value in entries_between(self._reading, PENDING, table, low, upto):
+            yield ts, row, int.from_bytes(value)
+
+    def look(self, table: str, entries: Sequence[tuple[int, bytes, int]]) -> list[PendingRow]:
+        reading, rows = self._reading, [row for _, row, _ in entries]
+
+        def read(kind: Kind, low: int) -> dict[bytes, StoredRow]:
+            query = reading.everything(reading.families[kind], low, reading.max_ts)
+            return dict(_rows_of(reading, table, rows, query))
+
+        # The locks no later than the records: a commit in between is then seen. On HBase all
+        # locks are stored at one timestamp.
+        locks = read(Kind.LOCK, 0)
+        records = read(Kind.WRITE, min((start_ts for _, _, start_ts in entries), default=0))
+        found = []
+        for ts, row, start_ts in entries:
+            held = [
+                (column, raw)
+                for (_, column), some in locks.get(row, {}).items()
+                for at, raw in some
+                if at == start_ts
+            ]
+            commits = {
+                commit_ts
+                for some in records.get(row, {}).values()
+                for commit_ts, raw in some
+                if commit_ts > start_ts and decode_write(raw).start_ts == start_ts
+            }
+            found.append(PendingRow(ts, start_ts, row, held, min(commits, default=None)))
+        return found
+
+    def forget(self, table: str, upto: int, limit: int = 4096) -> int:
+        if not self._shared.view(elapsed()).indexed:
+            return 0
+        floor = self._shared.view(elapsed()).floors.get(table, 0)
+        count = 0
+        for which, last in ((COMMITTED, upto), (PENDING, floor)):
+            old = entries_between(self._reading, which, table, 0, last)
+            gone = [(ts, row) for ts, row, _ in itertools.islice(old, limit - count)]
+            for at in range(0, len(gone), KEYS):
+                self._store.mutate(deletes(which, table, gone[at : at + KEYS]))
+            count += len(gone)
+        return count
+
+
+def entries_between(
+    reading: Reading, which: bytes, table: str, low: int, upto: int
+) -> Iterator[tuple[int, bytes, bytes]]:
+    """The entries of the index between two timestamps, in order: (timestamp, row, value)."""
+    upto = min(upto, reading.max_ts)
+    if low > upto:
+        return iter(())
+    return heapq.merge(*(_span(reading, table, *one) for one in spans(which, table, low, upto)))
+
+
+def _span(
+    reading: Reading, table: str, start: bytes, end: bytes
+) -> Iterator[tuple[int, bytes, bytes]]:
+    query = reading.everything(reading.families[Kind.DATA], 0, reading.max_ts)
+    with closing(reading.chunks(FEED_TABLE, query, start, end, None)) as chunks:
+        for rows, _ in chunks:
+            for key, row in rows:
+                [[(_, value)]] = row.values()
+                yield *entry_of(table, key), value
+
+
+def _rows_of(
+    reading: Reading, table: str, rows: Iterable[bytes], query: Query
+) -> Iterator[tuple[bytes, StoredRow]]:
+    """Those of many rows that have entries."""
+    keys = sorted(set(rows))
+    for at in range(0, len(keys), KEYS):
+        yield from reading.rows(table, keys[at : at + KEYS], query)
+
+
+def _by_commit(rows: Iterable[tuple[bytes, StoredRow]]) -> Iterator[ChangedRow]:
+    """The changes that rows with entries of the feed list, row by row."""
+    for key, row in rows:
+        by_ts: dict[int, list[bytes]] = {}
+        for (_, name), entries in row.items():
+            for ts, _ in entries:
+                by_ts.setdefault(ts, []).append(name)
+        for ts, names in by_ts.items():
+            yield ChangedRow(ts, key, tuple(sorted(names)))

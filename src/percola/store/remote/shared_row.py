@@ -1,4 +1,4 @@
-"""§2.1, rule P12: state that all processes on a network store share: safe point, feeds.
+"""§2.1, rule P12: state that all processes on a network store share: safe point, feeds, index.
 
 Both are stored in one row. Reading it with every call would double the calls, so each process
 caches it for up to LEASE seconds, and a change takes effect only after that time:
@@ -25,6 +25,11 @@ write has been drawn; if it missed the feed, that commit_ts is older than the mo
 feed came into force, and so below the timestamp from which the feed is complete according to the
 catalog.
 
+The index of feeds (`percola.store.remote.feed_index`) comes into force like a feed: a committer
+asks for it at a moment A, too, when it has drawn its commit_ts. Before any table keeps a feed, it
+does so at once: a committer that knows a table's feed has read the row since that was announced,
+and thus since the index was.
+
 A process compares durations by its own clock only, one that runs on while the machine sleeps. The
 tenth allows for clocks that run at different speeds. The collector does not use the cache: it
 removes only what the server reports as below the safe point in force (`look`).
@@ -39,6 +44,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from percola.clock import elapsed
@@ -56,8 +62,12 @@ ROW: Final = b"repository"
 
 _SAFE_POINT: Final = b"safe-point:"
 _FEED: Final = b"feed:"
+_INDEX: Final = b"feed-index:"
 _ANNOUNCED: Final = b"announced"
 _IN_FORCE: Final = b"in-force"
+_SINCE: Final = b"since"
+_FLOOR: Final = b"floor:"
+_WALKED: Final = b"walked"
 _KEPT: Final = 1
 
 
@@ -70,6 +80,11 @@ class View(NamedTuple):
         in_force: the safe point that every process respects.
         feeds: the tables that keep a feed, or are about to.
         feeds_in_force: those of them that every writer knows.
+        indexed: whether commits have entries in the index of feeds.
+        indexed_since: every commit above this timestamp has them; None: none may.
+        walked: the tables all of whose locks that matter have them.
+        floors_announced: by table, a timestamp at or below which no commit puts pending entries.
+        floors: by table, a timestamp at or below which no pending entry matters any more.
     """
 
     asked: float
@@ -77,6 +92,11 @@ class View(NamedTuple):
     in_force: int
     feeds: frozenset[str]
     feeds_in_force: frozenset[str]
+    indexed: bool = False
+    indexed_since: int | None = None
+    walked: frozenset[str] = frozenset()
+    floors_announced: Mapping[str, int] = MappingProxyType({})
+    floors: Mapping[str, int] = MappingProxyType({})
 
 
 class SharedRow(ABC):
@@ -125,6 +145,18 @@ class SharedRow(ABC):
             row.get(_SAFE_POINT + _IN_FORCE, 0),
             _feeds(row, _ANNOUNCED),
             _feeds(row, _IN_FORCE),
+            _INDEX + _ANNOUNCED in row,
+            # Stored as the first timestamp that may have entries: 0 is none of the database's.
+            row[_INDEX + _SINCE] - 1 if _INDEX + _SINCE in row else None,
+            _feeds(row, _WALKED),
+            {
+                table: row[_floor_column(table, _ANNOUNCED)]
+                for table in _feeds(row, _ANNOUNCED, _FLOOR)
+            },
+            {
+                table: row[_floor_column(table, _IN_FORCE)]
+                for table in _feeds(row, _IN_FORCE, _FLOOR)
+            },
         )
         current = self._view
         if current is None or current.asked <= asked:
@@ -149,6 +181,35 @@ class SharedRow(ABC):
             return
         self._establish(_FEED + table.encode() + b":", _KEPT)
 
+    def index_feeds(self, latest: Callable[[], int]) -> bool:
+        """See `FeedIndex.begin`."""
+        if self.look().indexed_since is not None:
+            return False
+        self._put(_INDEX + _ANNOUNCED, _KEPT)
+        since = 0
+        # A feed that is announced from now on is known only to writers that know the index.
+        if self.look().feeds:
+            self._sleep(LEASE * 1.1)
+            since = latest()
+        self._put(_INDEX + _SINCE, since + 1)
+        self.look()
+        return True
+
+    def announce_floor(self, table: str, ts: int) -> float:
+        """Announce a floor of pending entries; returns from when on all committers know it."""
+        self._put(_floor_column(table, _ANNOUNCED), ts)
+        return elapsed() + LEASE * 1.1
+
+    def raise_floor(self, table: str, ts: int) -> None:
+        """Bring a floor into force, after that time; the highest counts."""
+        self._put(_floor_column(table, _IN_FORCE), ts)
+        self.look()
+
+    def note_walked(self, table: str) -> None:
+        """See `FeedIndex.note_walked`."""
+        self._put(_FEED + table.encode() + b":" + _WALKED, _KEPT)
+        self.look()
+
     def _establish(self, name: bytes, ts: int) -> None:
         self._put(name + _ANNOUNCED, ts)
         self._sleep(LEASE * 1.1)
@@ -156,10 +217,14 @@ class SharedRow(ABC):
         self.look()
 
 
-def _feeds(columns: Iterable[bytes], state: bytes) -> frozenset[str]:
+def _feeds(columns: Iterable[bytes], state: bytes, what: bytes = _FEED) -> frozenset[str]:
     ending = b":" + state
     return frozenset(
-        column[len(_FEED) : -len(ending)].decode()
+        column[len(what) : -len(ending)].decode()
         for column in columns
-        if column.startswith(_FEED) and column.endswith(ending)
+        if column.startswith(what) and column.endswith(ending)
     )
+
+
+def _floor_column(table: str, state: bytes) -> bytes:
+    return _FLOOR + table.encode() + b":" + state

@@ -5,6 +5,7 @@
     client         time limits, retries
     reads          cells, scans: which requests a read needs
     feed           the feed
+    feed_index     where the feed's entries are, by time
     shared_row     the safe point, and which tables keep a feed
     batches        the parts of a batch that may be under way together
     notify_table   mutations in steps, where notify entries are in a separate table
@@ -25,7 +26,8 @@ from percola.errors import RowTooLongError, ValueTooLargeError
 from percola.platform import fork_safety as forks
 from percola.store.base import CellState, ChangedRow, Put, RowMutation, Store, Tablet, check_sizes
 from percola.store.remote.client import RemoteCalls
-from percola.store.remote.feed import Feed, RemoveChanges
+from percola.store.remote.feed import Feed, Index, RemoveChanges
+from percola.store.remote.feed_index import FEED_TABLE, unlocked_puts
 from percola.store.remote.reads import Columns, Reading
 from percola.store.remote.shared_row import SHARED_TABLE, SharedRow
 
@@ -62,6 +64,7 @@ class RemoteStore(Store):
         self._reading = reading
         self._apply = apply
         self._feed = Feed(shared, reading, remove_changes)
+        self.feed_index = Index(self, self._make_index, shared, reading)
         self._start_afresh()
         forks.at_fork(self._start_afresh)
 
@@ -108,7 +111,8 @@ class RemoteStore(Store):
             self._known.add(table)
 
     def check_row(self, table: str, row: bytes) -> None:
-        if len(row) > self.limits.row_bytes:
+        # Keys of the index are a row and somewhat more, for which the databases leave room.
+        if len(row) > self.limits.row_bytes and table != FEED_TABLE:
             raise RowTooLongError(
                 f"A row of {len(row)} bytes does not fit: {self.database} takes up to "
                 f"{self.limits.row_bytes}."
@@ -151,7 +155,11 @@ class RemoteStore(Store):
         self.check_sizes(batch)
         feeds: frozenset[str] = frozenset()
         if any(one.kind is Kind.WRITE for mutation in batch for one in mutation.changes):
-            feeds = self._shared.view(moment).feeds
+            view = self._shared.view(moment)
+            feeds = view.feeds
+            if view.indexed and (puts := unlocked_puts(batch, feeds)):
+                # Acknowledged before anything of the batch is sent: see `feed_index`.
+                self._apply(puts, feeds)
         return self._apply(batch, feeds)
 
     # --- Reading ------------------------------------------------------------------------
@@ -222,6 +230,14 @@ class RemoteStore(Store):
     def keep_feed(self, table: str) -> None:
         self._check_table(table)
         self._shared.keep_feed(table)
+
+    def _make_index(self) -> None:
+        """Make the table of the index of feeds if it does not exist."""
+        self._calls.check_open()
+        with self._guard:
+            if FEED_TABLE not in self._known:
+                self._create_table(FEED_TABLE)
+                self._known.add(FEED_TABLE)
 
     def changes(
         self, table: str, after: int, upto: int, *, start: bytes = b"", end: bytes = b""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import ClassVar
 
 import pytest
 
@@ -24,13 +25,21 @@ _FAR = 2**56 + 1
 
 
 class FeedClaims(Ground):
-    """The entries of a feed, their order, and their removal."""
+    """The entries of a feed, their order, and their removal.
+
+    Attributes:
+        indexed: whether a store with feeds in the rows has an index of them.
+    """
+
+    indexed: ClassVar[bool] = True
 
     @pytest.fixture
     def feed(self, store: Store) -> str:
         """A new table of the store that keeps a feed."""
         name = f"conformance{next(numbers)}"
         store.create_tables([name])
+        if self.indexed and store.feed_index is not None:
+            store.feed_index.begin(lambda: 0)
         store.keep_feed(name)
         return name
 
@@ -175,6 +184,25 @@ class FeedClaims(Ground):
             (b"b", 2),
             (b"c", 1),
         ]
+
+    def test_the_index_is_forgotten_up_to_a_timestamp_with_what_refused_mutations_left(
+        self, store: Store, feed: str, table: str
+    ) -> None:
+        store.keep_feed(table)
+        for other in (feed, table):
+            for ts in range(1, 8):
+                self.put(store, other, b"r", *written(COLUMN, ts, b"v"))
+        held = Condition(True, Kind.LOCK, COLUMN, 4, 4)
+        refused = [
+            RowMutation(feed, b"r%d" % ts, [held], written(COLUMN, ts, b"")) for ts in (4, 9)
+        ]
+        assert store.mutate(refused) == [False, False]
+        assert [one.row for one in self.listed(store, feed)] == [b"r"] * 7
+        if store.feed_index is not None:
+            gone = [store.feed_index.forget(feed, 5, 4) for _ in range(3)]
+            assert gone == ([4, 2, 0] if self.indexed else [0, 0, 0])
+        assert [one.commit_ts for one in self.listed(store, feed, 5)] == [6, 7]
+        assert [one.commit_ts for one in self.listed(store, table)] == list(range(1, 8))
 
     def test_a_table_without_a_feed_has_nothing_to_forget(self, store: Store, table: str) -> None:
         self.put(store, table, b"r", *written(COLUMN, 5, b"v"))

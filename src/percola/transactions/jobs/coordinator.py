@@ -51,11 +51,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
 
-from percola.cells import Cell, Kind, Op, decode_lock
+from percola.cells import Cell, Kind, LockRecord, Op, decode_lock
 from percola.errors import RolledBackError, StoreError
 from percola.repository import Repository
 from percola.store.base import Condition, Delete, Put, RowMutation
@@ -369,24 +369,44 @@ class _JointCommit(TwoPhaseCommit):
     ) -> None:
         super().__init__(context, start_ts, {row.state_cell: (int(Op.PUT), said)})
         self._is_volatile = False
-        self._row, self._tables = row, tables
+        self._row, self._written = row, list(tables)
         self._joined: list[Subtransaction | Claim] = [*subtransactions, *claims]
         oldest_ts = min((one.start_ts for one in self._joined), default=start_ts)
         self._oldest_ts = oldest_ts if read_at is None else min(oldest_ts, read_at)
         self._seen: dict[Cell, int] = {}
+
+    def _tables(self) -> Collection[str]:
+        return self._written
+
+    def _changed_rows(self, tables: Collection[str]) -> Iterator[tuple[str, bytes, int]]:
+        """All that was written, with the start_ts of the subtransaction that did."""
+        found = (
+            (cell.table, cell.row, start_ts)
+            for cell, start_ts, lock in self._held(tables)
+            if lock.op is not Op.LOCK
+        )
+        return (one for one, _ in itertools.groupby(found))
 
     def _to_notify(self, notifications: Iterable[Cell]) -> Iterator[Cell]:
         """With a separate notify table: all that was written to observed columns."""
         yield from super()._to_notify(notifications)
         if not self._has_notify_table:
             return
-        store, committing = self._context.store, {one.start_ts for one in self._joined}
         observed = {table for (table, _), is_so in self._context.columns.items() if is_so}
-        for table in (one for one in self._tables if one in observed):
+        yield from (
+            cell
+            for cell, _, lock in self._held(observed.intersection(self._written))
+            if lock.observed
+        )
+
+    def _held(self, tables: Iterable[str]) -> Iterator[tuple[Cell, int, LockRecord]]:
+        """The locks in tables of the subtransactions that this commits, in the order of cells."""
+        store, committing = self._context.store, {one.start_ts for one in self._joined}
+        for table in tables:
             locks = walk_kind(store, Kind.LOCK, table, first=BATCH_ROWS, limit=BATCH_ROWS)
             for cell, start_ts, raw in locks:
-                if start_ts in committing and decode_lock(raw).observed:
-                    yield cell
+                if start_ts in committing:
+                    yield cell, start_ts, decode_lock(raw)
 
     def _refresh_if_due(self, primary: Cell) -> None:
         """Refresh the primaries with the state: no task refreshes them any more."""
