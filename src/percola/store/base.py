@@ -172,21 +172,25 @@ class ColumnScan(NamedTuple):
     following: bytes | None
 
 
+PendingEntry: TypeAlias = tuple[int, bytes, Sequence[int]]
+"""The timestamp of a pending entry, the row, and each start_ts of the transaction's locks there."""
+
+
 class PendingRow(NamedTuple):
     """A row that a transaction was about to commit when it began to, and what has come of it.
 
     Attributes:
         ts: the timestamp of its pending entry.
-        start_ts: the transaction's.
         row: the row's key.
-        locks: (column, lock record) of each lock that the transaction still has there.
+        started: the start_ts of its locks there: several if a joint transaction has written them.
+        locks: (column, start_ts, lock record) of each of them that is left.
         commit_ts: that of its write records in the row; None if it has none there.
     """
 
     ts: int
-    start_ts: int
     row: bytes
-    locks: Sequence[tuple[bytes, bytes]]
+    started: Sequence[int]
+    locks: Sequence[tuple[bytes, int, bytes]]
     commit_ts: int | None
 
 
@@ -205,10 +209,13 @@ class FeedIndex(Protocol):
         To be asked again once the commit_ts has been drawn, as `of`.
         """
 
+    def now(self) -> float:
+        """The moment, in seconds, for `looked`."""
+
     def looked(self, table: str, upto: int, began: float, gone: int, left: int | None) -> None:
         """Raise the floor now and then, from looks that removed pending entries.
 
-        Such a look began at a moment by `percola.clock.elapsed`, read the entries up to `upto` and
+        Such a look began at a moment by `now`, read the entries up to `upto` and
         removed `gone`; `left` is the timestamp of the oldest that is still there.
         """
 
@@ -228,10 +235,10 @@ class FeedIndex(Protocol):
     def note_walked(self, table: str) -> None:
         """Note that for good: all locks were looked at since its feed and the index began."""
 
-    def pending(self, table: str, upto: int) -> Iterator[tuple[int, bytes, int]]:
-        """The pending entries up to a timestamp: (timestamp, row, start_ts)."""
+    def pending(self, table: str, upto: int) -> Iterator[PendingEntry]:
+        """The pending entries up to a timestamp."""
 
-    def look(self, table: str, entries: Sequence[tuple[int, bytes, int]]) -> list[PendingRow]:
+    def look(self, table: str, entries: Sequence[PendingEntry]) -> list[PendingRow]:
         """What has come of pending entries: what holds no lock any more is decided."""
 
     def forget(self, table: str, upto: int, limit: int = 4096) -> int:

@@ -24,7 +24,6 @@ from typing import Final
 
 from percola.catalog import feed_since
 from percola.cells import Cell, Kind
-from percola.clock import elapsed
 from percola.store.base import FeedIndex
 from percola.store.remote.feed_index import PENDING, committed_puts, deletes
 from percola.store.walks import walk_kind
@@ -88,7 +87,7 @@ def _list(
     context: TransactionContext, index: FeedIndex, table: str, ts: int, settle: Settle
 ) -> int:
     """Deal with pending entries and the locks of their rows; up to where the table is settled."""
-    began, upto, removed = elapsed(), ts, 0
+    began, upto, removed = index.now(), ts, 0
     left: int | None = None
     pending = index.pending(table, upto)
     while entries := list(itertools.islice(pending, _ROWS)):
@@ -101,10 +100,10 @@ def _list(
                     if one.commit_ts is not None:
                         committed.append((one.commit_ts, one.row))
                     continue
-                again.append((one.ts, one.row, one.start_ts))
-                for column, raw in one.locks:
-                    if one.start_ts <= ts:
-                        ts = settle(Cell(table, one.row, column), one.start_ts, raw, ts)
+                again.append((one.ts, one.row, one.started))
+                for column, start_ts, raw in one.locks:
+                    if start_ts <= ts:
+                        ts = settle(Cell(table, one.row, column), start_ts, raw, ts)
             # In this order: who reads the pending ones first finds one of the two at any moment.
             for batch in (committed_puts(table, committed), deletes(PENDING, table, gone)):
                 if batch:

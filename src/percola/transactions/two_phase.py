@@ -36,7 +36,7 @@ import contextlib
 import itertools
 import logging
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
@@ -331,8 +331,8 @@ class TwoPhaseCommit:
             if fed - listed or ts <= index.floor(fed):
                 ts = self._start_ts if self._start_ts > index.floor(fed) else oracle.timestamp()
                 self._put_all(
-                    pending_put(table, ts, row, start_ts)
-                    for table, row, start_ts in self._changed_rows(fed)
+                    pending_put(table, ts, row, started)
+                    for table, row, started in self._changed_rows(fed)
                 )
                 listed = fed
             commit_ts = oracle.timestamp()
@@ -345,15 +345,14 @@ class TwoPhaseCommit:
         """The tables that this writes."""
         return {cell.table for cell in self._writes}
 
-    def _changed_rows(self, tables: Collection[str]) -> Iterable[tuple[str, bytes, int]]:
+    def _changed_rows(self, tables: Collection[str]) -> Iterable[tuple[str, bytes, Set[int]]]:
         """The rows of tables that this puts or deletes in, each with the start_ts of its locks."""
-        return sorted(
-            {
-                (cell.table, cell.row, self._start_ts)
-                for cell, (op, _) in self._writes.items()
-                if cell.table in tables and op != _LOCK and not cell.column.startswith(SYSTEM_MARK)
-            }
-        )
+        rows = {
+            (cell.table, cell.row)
+            for cell, (op, _) in self._writes.items()
+            if cell.table in tables and op != _LOCK and not cell.column.startswith(SYSTEM_MARK)
+        }
+        return ((table, row, {self._start_ts}) for table, row in sorted(rows))
 
     def _to_notify(self, notifications: Iterable[Cell]) -> Iterable[Cell]:
         """The cells whose notify entries are put before the commit point, row by row."""

@@ -24,10 +24,9 @@ from contextlib import closing
 from typing import Final, TypeAlias
 
 from percola.cells import Cell, Kind, decode_write
-from percola.clock import elapsed
 from percola.errors import NoFeedError
 from percola.platform import fork_safety as forks
-from percola.store.base import ChangedRow, PendingRow, Store
+from percola.store.base import ChangedRow, PendingEntry, PendingRow, Store
 from percola.store.remote.feed_index import (
     COMMITTED,
     FEED_TABLE,
@@ -36,8 +35,9 @@ from percola.store.remote.feed_index import (
     deletes,
     entry_of,
     spans,
+    started_of,
 )
-from percola.store.remote.reads import KEYS, Query, Reading, StoredRow
+from percola.store.remote.reads import KEYS, Query, RowReading, StoredRow
 from percola.store.remote.shared_row import SharedRow
 
 RemoveChanges: TypeAlias = Callable[[str, Mapping[bytes, Sequence[tuple[bytes, int]]]], object]
@@ -54,7 +54,7 @@ _WORTH_A_FLOOR: Final = 1000
 class Feed:
     """The feeds of one store."""
 
-    def __init__(self, shared: SharedRow, reading: Reading, remove: RemoveChanges) -> None:
+    def __init__(self, shared: SharedRow, reading: RowReading, remove: RemoveChanges) -> None:
         self._shared = shared
         self._reading = reading
         self._remove = remove
@@ -63,7 +63,7 @@ class Feed:
         self, table: str, after: int, upto: int, start: bytes, end: bytes
     ) -> Iterator[ChangedRow]:
         """See `Store.changes`."""
-        since = self._shared.view(elapsed()).indexed_since
+        since = self._shared.view(self._shared.now()).indexed_since
         if since is not None and after >= since:
             found = self._found(table, after + 1, upto, start, end)
             if found is not None:
@@ -84,7 +84,7 @@ class Feed:
             return start <= row and not (end and row >= end)
 
         # The pending ones first: a committed entry is put before one of them is deleted.
-        low_pending = self._shared.view(elapsed()).floors.get(table, 0) + 1
+        low_pending = self._shared.view(self._shared.now()).floors.get(table, 0) + 1
         pending = [
             row
             for _, row, _ in entries_between(reading, PENDING, table, low_pending, upto)
@@ -143,7 +143,7 @@ class Feed:
 
     def _check(self, table: str, first: int) -> None:
         """Raise NoFeedError or SnapshotTooOldError if the changes read may be incomplete."""
-        if table not in self._shared.view(elapsed()).feeds:
+        if table not in self._shared.view(self._shared.now()).feeds:
             raise NoFeedError(f"The table {table!r} keeps no feed of its changes.")
         self._shared.check(first - 1)
 
@@ -156,7 +156,7 @@ class Feed:
 
     def forget(self, table: str, upto: int, limit: int, start: bytes, end: bytes) -> int:
         """See `Store.forget_changes`."""
-        if table not in self._shared.view(elapsed()).feeds:
+        if table not in self._shared.view(self._shared.now()).feeds:
             return 0
         gone: dict[bytes, list[tuple[bytes, int]]] = {}
         count = 0
@@ -175,7 +175,7 @@ class Index:
     """The index of one store: see `FeedIndex`."""
 
     def __init__(
-        self, store: Store, make: Callable[[], None], shared: SharedRow, reading: Reading
+        self, store: Store, make: Callable[[], None], shared: SharedRow, reading: RowReading
     ) -> None:
         self._store = store
         self._make = make
@@ -196,12 +196,15 @@ class Index:
         return self._shared.index_feeds(latest)
 
     def of(self, tables: Iterable[str]) -> frozenset[str]:
-        view = self._shared.view(elapsed())
+        view = self._shared.view(self._shared.now())
         return view.feeds.intersection(tables) if view.indexed else frozenset()
 
     def floor(self, tables: Iterable[str]) -> int:
-        floors = self._shared.view(elapsed()).floors_announced
+        floors = self._shared.view(self._shared.now()).floors_announced
         return max((floors.get(table, 0) for table in tables), default=0)
+
+    def now(self) -> float:
+        return self._shared.now()
 
     def looked(self, table: str, upto: int, began: float, gone: int, left: int | None) -> None:
         with self._guard:
@@ -215,25 +218,29 @@ class Index:
                 del self._announced[table]
             self._removed[table] = removed
         if not announced and (upto, math.inf) == self._announced.get(table):
-            self._announced[table] = upto, self._shared.announce_floor(table, upto)
+            try:
+                self._announced[table] = upto, self._shared.announce_floor(table, upto)
+            except BaseException:
+                del self._announced[table]
+                raise
         elif announced and began >= due:
             self._shared.raise_floor(table, min(announced, upto, (left or upto + 1) - 1))
 
     def since(self) -> int | None:
-        return self._shared.view(elapsed()).indexed_since
+        return self._shared.view(self._shared.now()).indexed_since
 
     def is_walked(self, table: str) -> bool:
-        return table in self._shared.view(elapsed()).walked
+        return table in self._shared.view(self._shared.now()).walked
 
     def note_walked(self, table: str) -> None:
         self._shared.note_walked(table)
 
-    def pending(self, table: str, upto: int) -> Iterator[tuple[int, bytes, int]]:
-        low = self._shared.view(elapsed()).floors.get(table, 0) + 1
+    def pending(self, table: str, upto: int) -> Iterator[PendingEntry]:
+        low = self._shared.view(self._shared.now()).floors.get(table, 0) + 1
         for ts, row, value in entries_between(self._reading, PENDING, table, low, upto):
-            yield ts, row, int.from_bytes(value)
+            yield ts, row, started_of(value)
 
-    def look(self, table: str, entries: Sequence[tuple[int, bytes, int]]) -> list[PendingRow]:
+    def look(self, table: str, entries: Sequence[PendingEntry]) -> list[PendingRow]:
         reading, rows = self._reading, [row for _, row, _ in entries]
 
         def read(kind: Kind, low: int) -> dict[bytes, StoredRow]:
@@ -243,28 +250,28 @@ class Index:
         # The locks no later than the records: a commit in between is then seen. On HBase all
         # locks are stored at one timestamp.
         locks = read(Kind.LOCK, 0)
-        records = read(Kind.WRITE, min((start_ts for _, _, start_ts in entries), default=0))
+        records = read(Kind.WRITE, min((min(started) for _, _, started in entries), default=0))
         found = []
-        for ts, row, start_ts in entries:
+        for ts, row, started in entries:
             held = [
-                (column, raw)
+                (column, start_ts, raw)
                 for (_, column), some in locks.get(row, {}).items()
-                for at, raw in some
-                if at == start_ts
+                for start_ts, raw in some
+                if start_ts in started
             ]
             commits = {
                 commit_ts
                 for some in records.get(row, {}).values()
                 for commit_ts, raw in some
-                if commit_ts > start_ts and decode_write(raw).start_ts == start_ts
+                if (start_ts := decode_write(raw).start_ts) in started and commit_ts > start_ts
             }
-            found.append(PendingRow(ts, start_ts, row, held, min(commits, default=None)))
+            found.append(PendingRow(ts, row, started, held, min(commits, default=None)))
         return found
 
     def forget(self, table: str, upto: int, limit: int = 4096) -> int:
-        if not self._shared.view(elapsed()).indexed:
+        if not self._shared.view(self._shared.now()).indexed:
             return 0
-        floor = self._shared.view(elapsed()).floors.get(table, 0)
+        floor = self._shared.view(self._shared.now()).floors.get(table, 0)
         count = 0
         for which, last in ((COMMITTED, upto), (PENDING, floor)):
             old = entries_between(self._reading, which, table, 0, last)
@@ -276,7 +283,7 @@ class Index:
 
 
 def entries_between(
-    reading: Reading, which: bytes, table: str, low: int, upto: int
+    reading: RowReading, which: bytes, table: str, low: int, upto: int
 ) -> Iterator[tuple[int, bytes, bytes]]:
     """The entries of the index between two timestamps, in order: (timestamp, row, value)."""
     upto = min(upto, reading.max_ts)
@@ -286,7 +293,7 @@ def entries_between(
 
 
 def _span(
-    reading: Reading, table: str, start: bytes, end: bytes
+    reading: RowReading, table: str, start: bytes, end: bytes
 ) -> Iterator[tuple[int, bytes, bytes]]:
     query = reading.everything(reading.families[Kind.DATA], 0, reading.max_ts)
     with closing(reading.chunks(FEED_TABLE, query, start, end, None)) as chunks:
@@ -297,7 +304,7 @@ def _span(
 
 
 def _rows_of(
-    reading: Reading, table: str, rows: Iterable[bytes], query: Query
+    reading: RowReading, table: str, rows: Iterable[bytes], query: Query
 ) -> Iterator[tuple[bytes, StoredRow]]:
     """Those of many rows that have entries."""
     keys = sorted(set(rows))

@@ -5,7 +5,7 @@ locks: whoever looks for either without knowing the rows reads the table (Bigtab
 all cells that were ever locked and of all changes in memory (HBase). The index has two lists of
 rows:
 
-    salt ‖ "p" ‖ table ‖ 0 ‖ ts        ‖ row      pending: about to be committed; holds start_ts
+    salt ‖ "p" ‖ table ‖ 0 ‖ ts        ‖ row      pending: about to be committed; has each start_ts
     salt ‖ "c" ‖ table ‖ 0 ‖ commit_ts ‖ row      committed
 
 The salt is a hash of the timestamp, so that the commits of a moment are spread over a few ranges of
@@ -77,9 +77,12 @@ def committed_puts(table: str, entries: Iterable[Entry]) -> list[RowMutation]:
     return [RowMutation(FEED_TABLE, key_of(COMMITTED, table, *one), (), put) for one in entries]
 
 
-def pending_put(table: str, ts: int, row: bytes, start_ts: int) -> RowMutation:
-    """The mutation that puts a pending entry."""
-    put = Put(Kind.DATA, _COLUMN, _AT, _stamp(start_ts))
+def pending_put(table: str, ts: int, row: bytes, started: Iterable[int]) -> RowMutation:
+    """The mutation that puts a pending entry: a row with locks of these transactions.
+
+    They are several if they commit together, as the parts of a joint transaction do.
+    """
+    put = Put(Kind.DATA, _COLUMN, _AT, b"".join(map(_stamp, sorted(started))))
     return RowMutation(FEED_TABLE, key_of(PENDING, table, ts, row), (), (put,))
 
 
@@ -124,6 +127,12 @@ def entry_of(table: str, key: bytes) -> Entry:
     """The entry of a key of a table."""
     at = len(_prefix(0, PENDING, table))
     return int.from_bytes(key[at : at + _TS_BYTES]), key[at + _TS_BYTES :]
+
+
+def started_of(value: bytes) -> list[int]:
+    """The start_ts of the locks that a pending entry stands for."""
+    starts = range(0, len(value), _TS_BYTES)
+    return [int.from_bytes(value[at : at + _TS_BYTES]) for at in starts]
 
 
 def spans(which: bytes, table: str, low: int, upto: int) -> Iterator[tuple[bytes, bytes]]:

@@ -44,51 +44,22 @@ _MORE_RECORDS: Final = 256
 """Write records of a cell that each further request reads."""
 
 
-class Reading(ABC):
-    """The reads of one store; a subclass sends the requests.
+class RowReading(ABC):
+    """The requests for rows of one store, by family; a subclass sends them.
 
     Attributes:
         families: the column family of each kind of entry.
         changes: the column family of feed entries.
         max_ts: the highest timestamp that the database can store.
-        records: how many write records of a column a snapshot's query reads.
-        rows_ahead: how many rows a scan reads at most before it looks at them.
     """
 
     families: Mapping[Kind, Family]
     changes: Family
     max_ts: int
-    records: int
-    rows_ahead: int
-
-    def __init__(self, shared: SharedRow) -> None:
-        self._shared = shared
-        self._lock, self._write, self._data = (
-            self.families[kind] for kind in (Kind.LOCK, Kind.WRITE, Kind.DATA)
-        )
-
-    # --- Requests -----------------------------------------------------------------------
-
-    @abstractmethod
-    def snapshot(self, columns: Columns, ts: int) -> Query:
-        """The query for what a reader at `ts` needs of at least these columns, not none."""
 
     @abstractmethod
     def everything(self, family: Family, low: int, high: int) -> Query:
         """The query for a family's entries with `low` ≤ timestamp ≤ `high`."""
-
-    def table_of(self, table: str, kind: Kind) -> str:
-        """The table that holds a table's entries of a kind."""
-        return table
-
-    @abstractmethod
-    def cells(
-        self, wanted: Mapping[str, Mapping[bytes, Collection[bytes]]], ts: int
-    ) -> Iterator[tuple[str, bytes, StoredRow]]:
-        """The snapshot at `ts` of table → row → columns, in as few calls as possible.
-
-        A row may come in parts, each with whole columns.
-        """
 
     @abstractmethod
     def rows(
@@ -110,6 +81,43 @@ class Reading(ABC):
         self, family: Family, asked: Mapping[Cell, tuple[int, int]], limit: int | None
     ) -> dict[Cell, Entries]:
         """Each cell's newest entries between two timestamps, both included."""
+
+
+class Reading(RowReading):
+    """The reads of one store; a subclass sends the requests.
+
+    Attributes:
+        records: how many write records of a column a snapshot's query reads.
+        rows_ahead: how many rows a scan reads at most before it looks at them.
+    """
+
+    records: int
+    rows_ahead: int
+
+    def __init__(self, shared: SharedRow) -> None:
+        self._shared = shared
+        self._lock, self._write, self._data = (
+            self.families[kind] for kind in (Kind.LOCK, Kind.WRITE, Kind.DATA)
+        )
+
+    # --- Requests -----------------------------------------------------------------------
+
+    @abstractmethod
+    def snapshot(self, columns: Columns, ts: int) -> Query:
+        """The query for what a reader at `ts` needs of at least these columns, not none."""
+
+    def table_of(self, table: str, kind: Kind) -> str:
+        """The table that holds a table's entries of a kind."""
+        return table
+
+    @abstractmethod
+    def cells(
+        self, wanted: Mapping[str, Mapping[bytes, Collection[bytes]]], ts: int
+    ) -> Iterator[tuple[str, bytes, StoredRow]]:
+        """The snapshot at `ts` of table → row → columns, in as few calls as possible.
+
+        A row may come in parts, each with whole columns.
+        """
 
     # --- Cells --------------------------------------------------------------------------
 

@@ -115,6 +115,10 @@ class SharedRow(ABC):
         self._guard = threading.Lock()
         self._view: View | None = None
 
+    def now(self) -> float:
+        """The moment by which leases are counted, in seconds."""
+        return elapsed()
+
     @abstractmethod
     def _read(self) -> Mapping[bytes, int]:
         """The timestamp of each column's newest entry."""
@@ -137,7 +141,7 @@ class SharedRow(ABC):
 
     def look(self) -> View:
         """Read the row from the server."""
-        asked = elapsed()
+        asked = self.now()
         row = self._read()
         view = View(
             asked,
@@ -165,7 +169,7 @@ class SharedRow(ABC):
 
     def check(self, ts: int) -> None:
         """Raise SnapshotTooOldError if what was read at `ts` until now may be incomplete."""
-        view = self.view(elapsed())
+        view = self.view(self.now())
         if ts < view.announced:
             raise SnapshotTooOldError(ts, view.announced)
 
@@ -198,7 +202,7 @@ class SharedRow(ABC):
     def announce_floor(self, table: str, ts: int) -> float:
         """Announce a floor of pending entries; returns from when on all committers know it."""
         self._put(_floor_column(table, _ANNOUNCED), ts)
-        return elapsed() + LEASE * 1.1
+        return self.now() + LEASE * 1.1
 
     def raise_floor(self, table: str, ts: int) -> None:
         """Bring a floor into force, after that time; the highest counts."""

@@ -51,7 +51,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from functools import partial
 from typing import Any, Final
 
@@ -378,14 +378,11 @@ class _JointCommit(TwoPhaseCommit):
     def _tables(self) -> Collection[str]:
         return self._written
 
-    def _changed_rows(self, tables: Collection[str]) -> Iterator[tuple[str, bytes, int]]:
-        """All that was written, with the start_ts of the subtransaction that did."""
-        found = (
-            (cell.table, cell.row, start_ts)
-            for cell, start_ts, lock in self._held(tables)
-            if lock.op is not Op.LOCK
-        )
-        return (one for one, _ in itertools.groupby(found))
+    def _changed_rows(self, tables: Collection[str]) -> Iterator[tuple[str, bytes, Set[int]]]:
+        """All that was written, with each start_ts of the subtransactions that did."""
+        changing = (one for one in self._held(tables) if one[2].op is not Op.LOCK)
+        for (table, row), group in itertools.groupby(changing, key=lambda one: one[0][:2]):
+            yield table, row, {start_ts for _, start_ts, _ in group}
 
     def _to_notify(self, notifications: Iterable[Cell]) -> Iterator[Cell]:
         """With a separate notify table: all that was written to observed columns."""
@@ -402,7 +399,7 @@ class _JointCommit(TwoPhaseCommit):
     def _held(self, tables: Iterable[str]) -> Iterator[tuple[Cell, int, LockRecord]]:
         """The locks in tables of the subtransactions that this commits, in the order of cells."""
         store, committing = self._context.store, {one.start_ts for one in self._joined}
-        for table in tables:
+        for table in sorted(tables):
             locks = walk_kind(store, Kind.LOCK, table, first=BATCH_ROWS, limit=BATCH_ROWS)
             for cell, start_ts, raw in locks:
                 if start_ts in committing:
