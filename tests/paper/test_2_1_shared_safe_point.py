@@ -26,7 +26,10 @@ from percola.oracle.embedded import EmbeddedOracle
 from percola.store.base import OneStepStore, RowMutation
 from percola.store.memory import MemoryStore
 from percola.store.remote import shared_row
+from percola.store.remote.feed import Index
 from percola.store.remote.shared_row import LEASE, SharedRow
+from percola.testing import simulation
+from percola.testing.simulation.feeds import SimulatedRows
 
 bank = Table("bank")
 bal = bank.column("bal", int)
@@ -295,3 +298,27 @@ def test_p12_a_safe_point_whose_announcer_died_is_heeded_and_nothing_is_removed_
     assert there(world, "a", Kind.WRITE) == 2
     assert world.repo("next").collect().safe_point >= last
     assert there(world, "a", Kind.WRITE) == 1
+
+
+def test_a_floor_of_feeds_whose_announcement_was_lost_is_announced_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = _Row(world)
+    rows = SimulatedRows(simulation.Process(simulation.World("seed"), "process"))
+    index = Index(world.store, lambda: None, view, rows)
+    put = view._put
+
+    def lose(column: bytes, ts: int) -> None:
+        raise OutcomeUnknownError("The store did not answer.")
+
+    monkeypatch.setattr(view, "_put", lose)
+    with pytest.raises(OutcomeUnknownError):
+        index.looked("bank", 10, index.now(), 1000, None)
+    monkeypatch.setattr(view, "_put", put)
+    index.looked("bank", 20, index.now(), 1000, None)
+    assert (view.look().floors_announced, view.look().floors) == ({"bank": 20}, {})
+    index.looked("bank", 30, index.now(), 0, None)
+    assert view.look().floors == {}
+    world.now += 2 * LEASE
+    index.looked("bank", 30, index.now(), 0, 15)
+    assert view.look().floors == {"bank": 14}

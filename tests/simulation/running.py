@@ -26,6 +26,7 @@ from tests.simulation.workloads.collapsing import COLLAPSED
 from tests.simulation.workloads.collecting import COLLECTED
 from tests.simulation.workloads.columns import TOGETHER
 from tests.simulation.workloads.dead_letters import DEAD_LETTERED
+from tests.simulation.workloads.following import FLOOR
 from tests.simulation.workloads.joint import JOINED
 from tests.simulation.workloads.large import Large
 from tests.simulation.workloads.paused import WAITED
@@ -44,6 +45,7 @@ EXPECTED: Final = {
     "batches": BATCHED,
     "garbage": COLLECTED,
     "joint": JOINED,
+    "following": FLOOR,
     ReadingAhead.name: READ_AHEAD,
     Large.name: LOST,
     Summing.name: SHARDED,

@@ -22,6 +22,8 @@ SLOW = {
     "dead-lettered-for-good",
     "batch-keeps-row-locks",
     "drops-rollback-record",
+    "floor-at-once",
+    "floor-passes-what-is-pending",
     "job-is-decided-before-its-state-is-looked-at",
     "joins-a-sent-call",
     "keeps-row-lock",
@@ -30,6 +32,7 @@ SLOW = {
     "no-wake-up",
     "runs-for-a-node-overlap",
     "notifies-later",
+    "pending-go-early",
     "one-step-draws-early",
     "prewrite-passes-rollback-record",
     "reads-while-registering",
@@ -38,6 +41,7 @@ SLOW = {
     "rolls-forward-without-notify",
     "token-decides",
     "unconditional-lock-removal",
+    "walks-no-locks",
     "weak-after-commit-point",
 }
 """Those that `python -m tests.simulation.mutants` alone hunts: they take a second or more."""

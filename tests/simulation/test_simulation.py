@@ -34,7 +34,7 @@ from tests.simulation.workloads import WORKLOADS
 from tests.simulation.workloads.bank import Bank
 from tests.tree.files import ROOT
 
-SEEDS = 240  # 12 of each workload
+SEEDS = 252  # 12 of each workload
 
 
 def trace_of(result: Result) -> list[str]:
@@ -63,7 +63,7 @@ def test_every_claim_holds_over_many_seeds_and_every_fault_happens() -> None:
 
 def test_what_never_happened_is_missed() -> None:
     nothing = Summary(seeds=1)
-    assert len(missing(list(WORKLOADS), nothing)) == len(FaultKind) + 12
+    assert len(missing(list(WORKLOADS), nothing)) == len(FaultKind) + 13
     nothing.faults.update(kind.value for kind in FaultKind)
     assert len(missing(["bank"], nothing)) == 0
     assert "write skew" in missing(["write-skew"], nothing)[0]

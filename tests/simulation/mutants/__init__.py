@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from tests.simulation.mutants.batching import BATCHING
 from tests.simulation.mutants.collecting import COLLECTING
+from tests.simulation.mutants.following import FOLLOWING
 from tests.simulation.mutants.liveness import LIVENESS
 from tests.simulation.mutants.locking import LOCKING
 from tests.simulation.mutants.mutant import Mutant
@@ -34,6 +35,7 @@ MUTANTS: dict[str, Mutant] = {
         LIVENESS,
         READING,
         COLLECTING,
+        FOLLOWING,
         NOTIFYING,
         BATCHING,
         RECIPES,

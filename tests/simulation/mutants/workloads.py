@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 from unittest import mock
 
-from percola import Observer, Repository, Table, Transaction, observer
+from percola import Observer, Repository, Table, Transaction, feed, observer
 from percola.errors import (
     CommitUnknownError,
     LockTimeoutError,
@@ -31,6 +31,12 @@ from tests.simulation.workloads.appends import Appends
 from tests.simulation.workloads.bank import Bank, balance
 from tests.simulation.workloads.collapsing import Collapsing
 from tests.simulation.workloads.counters import Counters
+from tests.simulation.workloads.following import (
+    FEED_LATER,
+    INDEX_LATER,
+    Following,
+    docs,
+)
 from tests.simulation.workloads.large import Large
 from tests.simulation.workloads.register import Register, value
 from tests.simulation.workloads.skew import WriteSkew
@@ -405,3 +411,51 @@ class ApartCollapsing(Collapsing):
 
 
 APART = (ApartCounters, ApartCollapsing)
+
+
+class Indexed(Following):
+    """Followers of feeds that have an index, which they have in some seeds only otherwise."""
+
+    name = "indexed"
+    has_feed_index = True
+
+
+class Hurried(Indexed):
+    """Followers who look again at once, beside writers whose calls take long."""
+
+    name = "hurried"
+    sizes: ClassVar[Sizes] = {
+        "clients": (3, 5),
+        "turns": (5, 10),
+        "rows": (2, 4),
+        "begins": (0, 0),
+    }
+    pause = 0.01
+    lock_ttl_seconds = 1.0
+
+
+class Leased(Hurried):
+    """The same with leases during which most of them commit; nobody collects."""
+
+    name = "leased"
+    lease = 0.3
+    collects = 0.0
+
+    def follow(self, client: Client) -> None:
+        for _ in range(3):
+            self.note_settled(feed.settled(client.repo, docs))
+        super().follow(client)
+
+
+class Tidying(Hurried):
+    """The same, and mostly they collect garbage."""
+
+    name = "tidying"
+    collects = 0.6
+
+
+class Beginning(Indexed):
+    """The feed, or its index alone, begins beside the writers."""
+
+    name = "beginning"
+    sizes: ClassVar[Sizes] = {**Following.sizes, "begins": (FEED_LATER, INDEX_LATER)}

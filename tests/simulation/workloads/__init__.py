@@ -13,6 +13,7 @@ from tests.simulation.workloads.collecting import Collecting
 from tests.simulation.workloads.columns import Columns
 from tests.simulation.workloads.counters import Counters
 from tests.simulation.workloads.dead_letters import DeadLetters
+from tests.simulation.workloads.following import Following
 from tests.simulation.workloads.joint import Joint
 from tests.simulation.workloads.large import Large
 from tests.simulation.workloads.paused import Paused
@@ -41,6 +42,7 @@ WORKLOADS: dict[str, type[Workload]] = {
         DeadLetters,
         Collecting,
         Joint,
+        Following,
         ReadingAhead,
         Summing,
         Joining,

@@ -123,6 +123,12 @@ def key_of(which: bytes, table: str, ts: int, row: bytes) -> bytes:
     return _prefix(_salt(ts), which, table) + _stamp(ts) + row
 
 
+def described(key: bytes) -> tuple[bytes, str, Entry]:
+    """What a key is of: a list, a table, an entry."""
+    table = key[2 : key.index(b"\0", 2)].decode()
+    return key[1:2], table, entry_of(table, key)
+
+
 def entry_of(table: str, key: bytes) -> Entry:
     """The entry of a key of a table."""
     at = len(_prefix(0, PENDING, table))

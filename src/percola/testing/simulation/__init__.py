@@ -47,6 +47,7 @@ Structure:
     world          the state shared by all processes, and the life of one process
     store, environment
                    the store, oracle, coordination and clock as one process sees them
+    feeds          the requests of feeds and their index, as on HBase and Bigtable
     clients        clients and workers: the code that runs in a process
     workload, run  the workload to derive from, and one run of it
     invariants, at_rest

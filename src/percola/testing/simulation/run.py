@@ -38,6 +38,7 @@ _LOCK_WAIT: Final = 3.0
 _PREFETCHING: Final = 0.5
 _SEPARATE: Final = 0.5
 _VOLATILE: Final = 0.5
+_INDEXED: Final = 0.5
 READ_AHEAD: Final = "a cell that came ahead was read"
 BATCHED: Final = "several rows were answered by one transaction"
 """What is seen in runs that prefetch."""
@@ -124,6 +125,9 @@ class Simulation:
         volatile = workload.has_volatile_writes
         if volatile is None:
             volatile = random.Random(f"{workload.name}/{seed}/volatile").random() < _VOLATILE
+        indexed = workload.has_feed_index
+        if indexed is None:
+            indexed = random.Random(f"{workload.name}/{seed}/feeds").random() < _INDEXED
         possible = [kind for kind in kinds if kind in workload.kinds]
         if not volatile and FaultKind.SERVER_DIED in possible:
             possible.remove(FaultKind.SERVER_DIED)
@@ -133,6 +137,8 @@ class Simulation:
             kinds=possible,
             has_notify_table=separate,
             has_volatile_writes=volatile,
+            # A store that has it commits in two phases.
+            has_feed_index=indexed and self.mode is Mode.TWO_PHASE,
             watches_steps=watches_steps,
         )
         self.histories: list[list[Recorded]] = []

@@ -5,6 +5,9 @@ separately, in any order, interleaved with other calls. The cells of a read are 
 other, and of each the lock first and the write later. A scan returns few rows at a time. A mutation
 may arrive late, twice, or never; what is not durable may be lost with a server.
 
+If the world has an index of feeds, they and the safe point are kept as on HBase and Bigtable
+(`percola.testing.simulation.feeds`). Such a store commits in two phases only.
+
 If notify entries are in a separate table, a mutation of them and of their row is sent in steps,
 each of which may fail separately (`percola.store.remote.notify_table`).
 
@@ -15,7 +18,7 @@ dies before or after it, or that the store refuses it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -33,8 +36,18 @@ from percola.store.base import (
     check_sizes,
     missing_data,
 )
+from percola.store.remote.feed import Feed, Index
+from percola.store.remote.feed_index import FEED_TABLE, unlocked_puts
 from percola.store.remote.notify_table import steps_of
+from percola.store.remote.shared_row import SHARED_TABLE
 from percola.testing.simulation.faults import Call, FaultKind
+from percola.testing.simulation.feeds import (
+    SimulatedRows,
+    SimulatedSharedRow,
+    is_entry,
+    removals,
+    with_entries,
+)
 from percola.testing.simulation.invariants import broken_step
 from percola.testing.simulation.world import ClaimViolatedError, Process
 
@@ -54,9 +67,20 @@ class SimulatedStore(OneStepStore):
         self.latest_arrival = 2 * process.world.longest_delay
         self.has_notify_table = process.world.has_notify_table
         self.has_volatile_writes = process.world.has_volatile_writes
+        self._index: Index | None = None
+        if process.world.has_feed_index:
+            self._shared, rows = SimulatedSharedRow(self, process), SimulatedRows(process)
+            self._feed = Feed(self._shared, rows, self._remove_entries)
+            self.feed_index = self._index = Index(self, self._make_index, self._shared, rows)
+            self.has_feed_in_rows = True
+
+    def _make_index(self) -> None:
+        self._inner.create_tables([FEED_TABLE])
 
     def create_tables(self, names: Iterable[str]) -> None:
         names = list(names)
+        if self._index is not None:
+            self._inner.create_tables([SHARED_TABLE])
         self._inner.create_tables(names)
         for name in names:
             self._world.splits.setdefault(name, [Tablet(b"", b"")])
@@ -68,6 +92,8 @@ class SimulatedStore(OneStepStore):
 
     def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
         check_sizes(self, batch)
+        if self._index is not None:
+            batch = self._with_feeds(batch)
         if len(batch) == 1:
             return [self._send_steps(batch[0])]
         order = list(range(len(batch)))
@@ -86,6 +112,21 @@ class SimulatedStore(OneStepStore):
         if unknown is not None:
             raise unknown
         return applied
+
+    def _with_feeds(self, batch: Sequence[RowMutation]) -> Sequence[RowMutation]:
+        """With the entries of feeds; entries of the index that precede the batch are put first."""
+        if not any(one.kind is Kind.WRITE for mutation in batch for one in mutation.changes):
+            return batch
+        view = self._shared.view(self._shared.now())
+        if view.indexed and (puts := unlocked_puts(batch, view.feeds)):
+            self.mutate(puts)
+        return [with_entries(one) if one.table in view.feeds else one for one in batch]
+
+    def _remove_entries(
+        self, table: str, gone: Mapping[bytes, Sequence[tuple[bytes, int]]]
+    ) -> None:
+        for mutation in removals(table, gone):
+            self._send(mutation)
 
     def _send_steps(self, mutation: RowMutation) -> bool:
         """A row's mutation, in steps if it has to be."""
@@ -140,6 +181,8 @@ class SimulatedStore(OneStepStore):
     def _apply(self, mutation: RowMutation) -> bool:
         """It takes effect, or is refused; what it may not do is seen to."""
         watches = self._world.watches_steps
+        if self._world.hides(mutation):
+            return True
         separate = list(self._world.splits) if self.has_notify_table else []
         lost = self._world.lost_locks
         broken = broken_step(self._inner, mutation, separate, lost) if watches else None
@@ -214,7 +257,16 @@ class SimulatedStore(OneStepStore):
         self._check_ts(ts)
         return found
 
+    def check_safe_point(self, ts: int) -> None:
+        if self._index is None:
+            super().check_safe_point(ts)
+        else:
+            self._shared.check(ts)
+
     def _check_ts(self, ts: int) -> None:
+        if self._index is not None:
+            self._shared.check(ts)
+            return
         safe_point = self._inner.safe_point()
         if ts < safe_point:
             raise SnapshotTooOldError(ts, safe_point)
@@ -259,27 +311,43 @@ class SimulatedStore(OneStepStore):
         process = self._process
         process.call(Call.READ)
         limit = min(limit, process.rng.randint(1, _CHUNK))
-        found = self._inner.scan_kind(kind, table, start, end, limit)
-        if found[0]:
-            self._world.tell(process.name, "finds", kind, table, found[0])
-        return found
+        found, following = self._inner.scan_kind(kind, table, start, end, limit)
+        if self._index is not None:
+            found = [one for one in found if not is_entry(one[0])]
+        if found:
+            self._world.tell(process.name, "finds", kind, table, found)
+        return found, following
 
     def safe_point(self) -> int:
+        if self._index is not None:
+            in_force = self._shared.look().in_force
+            # Nobody removes anything before this: it tells the judges what may be gone.
+            self._inner.raise_safe_point(in_force)
+            return in_force
         self._process.call(Call.READ)
         return self._inner.safe_point()
 
     def raise_safe_point(self, ts: int) -> None:
-        self._process.call(Call.READ)
-        self._inner.raise_safe_point(ts)
+        if self._index is not None:
+            self._shared.raise_safe_point(ts)
+        else:
+            self._process.call(Call.READ)
+            self._inner.raise_safe_point(ts)
         self._world.tell(self._process.name, "raises the safe point", ts)
 
     def keep_feed(self, table: str) -> None:
+        if self._index is not None:
+            self._shared.keep_feed(table)
+            return
         self._process.call(Call.READ)
         self._inner.keep_feed(table)
 
     def changes(
         self, table: str, after: int, upto: int, *, start: bytes = b"", end: bytes = b""
     ) -> Iterator[ChangedRow]:
+        if self._index is not None:
+            yield from self._feed.changes(table, after, upto, start, end)
+            return
         process = self._process
         listed = self._inner.changes(table, after, upto, start=start, end=end)
         while True:
@@ -290,12 +358,16 @@ class SimulatedStore(OneStepStore):
                 return
 
     def lists_change(self, cell: Cell, commit_ts: int) -> bool:
+        if self._index is not None:
+            return self._feed.lists(cell, commit_ts)
         self._process.call(Call.READ)
         return self._inner.lists_change(cell, commit_ts)
 
     def forget_changes(
         self, table: str, upto: int, limit: int = 4096, *, start: bytes = b"", end: bytes = b""
     ) -> int:
+        if self._index is not None:
+            return self._feed.forget(table, upto, limit, start, end)
         self._process.call(Call.READ)
         return self._inner.forget_changes(table, upto, limit, start=start, end=end)
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from percola.cells import MAX_TS, Cell, Kind, Op, decode_lock, decode_write
 from percola.store.base import OneStepConflict, Put, RowMutation, Store
+from percola.store.remote.feed_index import FEED_TABLE, PENDING, described
 from percola.testing.simulation.faults import Fault, FaultKind
 from percola.testing.simulation.run import Result
 from percola.testing.simulation.world import Event
@@ -46,7 +47,7 @@ def tell(result: Result, *, most: int = 400) -> str:
     told: list[tuple[Event, str]] = []
     found: dict[str, str] = {}
     for event in result.trace:
-        if event.what == "mutates" and event.details[0].table.startswith("@"):
+        if event.what in ("mutates", "sends", "arrives late") and _is_hidden(event.details[0]):
             continue
         words = _words(event)
         if event.what == "finds":
@@ -133,8 +134,22 @@ def _words(event: Event) -> str:
             return f"{event.what} {' '.join(map(str, details))}"
 
 
+def _is_hidden(mutation: RowMutation) -> bool:
+    """Whether it is of Percola's own, and not of the index of feeds."""
+    return mutation.table.startswith("@") and mutation.table != FEED_TABLE
+
+
+def _index_entry(mutation: RowMutation) -> str:
+    which, table, (ts, row) = described(mutation.row)
+    state = "pending" if which == PENDING else "committed"
+    verb = "lists" if isinstance(mutation.changes[0], Put) else "no longer lists"
+    return f"{verb} {table}[{_text(row)!r}] as {state} @{ts}"
+
+
 def _mutation(mutation: RowMutation) -> str:
     """A row mutation as the protocol means it."""
+    if mutation.table == FEED_TABLE:
+        return _index_entry(mutation)
     puts = [one for one in mutation.changes if isinstance(one, Put)]
     row = _text(mutation.row)
 

@@ -64,6 +64,8 @@ class Workload(ABC):
             (`Store.has_notify_table`); None: as the seed says.
         has_volatile_writes: whether what is not durable may be lost
             (`Store.has_volatile_writes`); None: as the seed says.
+        has_feed_index: whether feeds are in the changed rows and have an index, where transactions
+            commit in two phases (`Store.feed_index`); None: as the seed says.
     """
 
     name: ClassVar[str]
@@ -76,6 +78,7 @@ class Workload(ABC):
     prefetches: ClassVar[bool | None] = None
     has_notify_table: ClassVar[bool | None] = None
     has_volatile_writes: ClassVar[bool | None] = None
+    has_feed_index: ClassVar[bool | None] = False
     options: ClassVar[WorkerOptions] = WorkerOptions(
         threads=2, attempts=3, first_wait=0.02, longest_wait=0.1, timeout=1e4, rescan=0.5, sweep=0.5
     )

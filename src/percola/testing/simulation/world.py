@@ -20,6 +20,7 @@ from percola.cells import MAX_TS, Cell, Kind
 from percola.errors import PercolaError, StoreError
 from percola.store.base import Delete, Put, RowMutation, Tablet
 from percola.store.memory import MemoryStore
+from percola.store.remote.feed_index import FEED_TABLE
 from percola.testing.simulation.faults import Call, Fault, FaultKind, Faults
 from percola.testing.simulation.schedule import Died, Mortal, Schedule
 
@@ -87,10 +88,13 @@ class World:
             it arrives much sooner.
         has_notify_table: whether notify entries have a table of their own.
         has_volatile_writes: whether what is not written durably may be lost.
+        has_feed_index: whether feeds are in the changed rows, and have an index.
         watches_steps: whether to check every row mutation (`invariants`), or only the outcome.
 
     Attributes:
         store: the shared store.
+        deletes_hide: whether what was deleted of the index of feeds stays so, also if it is put
+            again, as on HBase until a major compaction.
         trace: what happened, in order.
         counts: how many transactions committed, conflicted and so on.
         sightings: anomalies that are allowed, and were seen.
@@ -107,11 +111,13 @@ class World:
         longest_delay: float = 2.0,
         has_notify_table: bool = False,
         has_volatile_writes: bool = False,
+        has_feed_index: bool = False,
         watches_steps: bool = True,
     ) -> None:
         self.seed = seed
         self.has_notify_table = has_notify_table
         self.has_volatile_writes = has_volatile_writes
+        self.has_feed_index = has_feed_index
         self.watches_steps = watches_steps
         self.longest_delay = longest_delay
         self.schedule = Schedule()
@@ -130,11 +136,22 @@ class World:
         self.lost_locks: set[tuple[Cell, int]] = set()
         # (table, row) → what stands in place of each entry if its server dies.
         self._volatile: dict[tuple[str, bytes], dict[_Slot, list[Put]]] = {}
+        self.deletes_hide = random.Random(f"{seed}/deletes").random() < 0.5
+        self._hidden: set[bytes] = set()
         self._ticks = 0
 
     def tell(self, who: str, what: str, *details: Any) -> None:
         """Add to the trace."""
         self.trace.append(Event(self.schedule.now, who, what, details))
+
+    def hides(self, mutation: RowMutation) -> bool:
+        """Whether a put in the index of feeds is hidden by an earlier delete of the same entry."""
+        if mutation.table != FEED_TABLE or not self.deletes_hide:
+            return False
+        [change] = mutation.changes
+        if isinstance(change, Delete):
+            self._hidden.add(mutation.row)
+        return isinstance(change, Put) and mutation.row in self._hidden
 
     def delay(self, amount: float) -> float:
         """The delay in seconds of a fault of this amount, in [0, 1)."""
