@@ -238,7 +238,7 @@ class _CheckRange:
                 part.of_rows += walk.counted(found)[: self.most - len(part.of_rows)]
             if found or part.counts.rows % _PROGRESS == 0:
                 yield part
-        found = walk.take_damaged()
+        found = [*walk.take_damaged(), *feed.judge_index()]
         part.of_rows += walk.counted(found)[: self.most - len(part.of_rows)]
         for finding in feed.judge_entries(self.feeds[number]):
             part.of_feed += walk.counted([finding])[: self.most - len(part.of_feed)]

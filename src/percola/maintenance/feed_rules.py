@@ -2,10 +2,13 @@
 
     write record @ c    is listed at c, if it puts or deletes, and c is above where the feed began
     listed at c         there is such a write record at c
+    write record @ c    its row has an entry at c in the index of feeds, or a pending one, if c is
+                        above where the feed and the index began
 
-Both only above the safe point: below it, garbage collection removes the two one after the other.
+All only above the safe point: below it, garbage collection removes the two one after the other.
 Entry and record are put in one mutation, and neither is removed before the safe point has been
 raised. So beside running writers it suffices to read one, then the other, and then the safe point.
+The pending entry of a record is put before it, and is deleted when the committed one has been put.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from percola.catalog import feed_since
 from percola.cells import SYSTEM_MARK, Cell, Kind, Op, decode_write
@@ -23,6 +26,8 @@ from percola.ranges import TableRange
 from percola.store.base import Store
 
 _CHANGES = (Op.PUT, Op.DELETE)
+_AT_ONCE: Final = 500
+"""How many changes are looked up in the index by one call."""
 
 
 class FeedPart(NamedTuple):
@@ -62,6 +67,12 @@ class FeedRules:
         self._store = store
         self._table = table
         self._since = feed_since(store, table)
+        index = store.feed_index
+        self._index = index if index is not None and index.of([table]) else None
+        self._indexed = None if self._index is None else self._index.since()
+        # (commit_ts, row) → start_ts of records that are still to be looked up in the index.
+        self._waiting: dict[tuple[int, bytes], int] = {}
+        self._pending_at: dict[int, int] = {}
 
     def judge_row(self, row: bytes, entries: RowEntries) -> Iterator[Finding]:
         """Findings for a row's write records that are missing in the feed."""
@@ -70,8 +81,11 @@ class FeedRules:
         for column, one in entries.items():
             if column.startswith(SYSTEM_MARK):
                 continue
-            for commit_ts in _changing(one.write.items()):
+            for commit_ts, start_ts in _changing(one.write.items()):
                 cell = Cell(self._table, row, column)
+                if self._indexed is not None and commit_ts > max(self._since, self._indexed):
+                    before = self._waiting.get((commit_ts, row), start_ts)
+                    self._waiting[commit_ts, row] = min(start_ts, before)
                 if commit_ts <= self._since or self._store.lists_change(cell, commit_ts):
                     continue
                 if commit_ts > self._store.safe_point():
@@ -82,6 +96,25 @@ class FeedRules:
                         f"{cell} was written at {commit_ts}, but the table's feed does not list "
                         "it: whoever follows the table has missed that.",
                     )
+
+        if len(self._waiting) >= _AT_ONCE:
+            yield from self.judge_index()
+
+    def judge_index(self) -> Iterator[Finding]:
+        """Findings for the rows judged last whose changes followers do not find by the index."""
+        waiting, self._waiting = self._waiting, {}
+        if self._index is None or not waiting:
+            return
+        records = [(*entry, start_ts) for entry, start_ts in waiting.items()]
+        for commit_ts, row in self._index.missing(self._table, records, self._pending_at):
+            if commit_ts > self._store.safe_point():
+                yield Finding(
+                    "unindexed-change",
+                    Cell(self._table, row, b""),
+                    commit_ts,
+                    f"The row {row[:60]!r} of {self._table} was changed at {commit_ts}, but the "
+                    "index of feeds has no entry for that: whoever follows the table misses it.",
+                )
 
     def judge_entries(self, part: FeedPart) -> Iterator[Finding]:
         """Findings for feed entries of a part that have no write record."""
@@ -128,11 +161,15 @@ class FeedRules:
                 )
 
 
-def _changing(records: Iterable[tuple[int, bytes]]) -> list[int]:
-    """The timestamps of the records that put or delete; damaged records are reported elsewhere."""
+def _changing(records: Iterable[tuple[int, bytes]]) -> list[tuple[int, int]]:
+    """commit_ts and start_ts of the records that put or delete.
+
+    Damaged records are reported elsewhere.
+    """
     found = []
     for ts, raw in records:
         with contextlib.suppress(DamagedRecordError):
-            if decode_write(raw).op in _CHANGES:
-                found.append(ts)
+            record = decode_write(raw)
+            if record.op in _CHANGES:
+                found.append((ts, record.start_ts))
     return found

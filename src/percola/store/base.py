@@ -241,6 +241,14 @@ class FeedIndex(Protocol):
     def look(self, table: str, entries: Sequence[PendingEntry]) -> list[PendingRow]:
         """What has come of pending entries: what holds no lock any more is decided."""
 
+    def missing(
+        self, table: str, records: Iterable[tuple[int, bytes, int]], pending_at: dict[int, int]
+    ) -> list[tuple[int, bytes]]:
+        """(commit_ts, row) of those (commit_ts, row, start_ts) without any entry for followers.
+
+        `pending_at` remembers from call to call where the entries of a start_ts were pending.
+        """
+
     def forget(self, table: str, upto: int, limit: int = 4096) -> int:
         """Remove up to `limit` committed entries at or below `upto`; returns how many.
 

@@ -34,6 +34,7 @@ from percola.store.remote.feed_index import (
     Entry,
     deletes,
     entry_of,
+    key_of,
     spans,
     started_of,
 )
@@ -267,6 +268,35 @@ class Index:
             }
             found.append(PendingRow(ts, row, started, held, min(commits, default=None)))
         return found
+
+    def missing(
+        self, table: str, records: Iterable[tuple[int, bytes, int]], pending_at: dict[int, int]
+    ) -> list[Entry]:
+        floor = self._shared.look().floors.get(table, 0)
+        starts = {(ts, row): start_ts for ts, row, start_ts in records}
+        left = starts.keys() - self._standing(COMMITTED, table, starts)
+        # The likely keys of pending ones first, as all of a long transaction are at one timestamp.
+        likely = {one: (pending_at.get(starts[one], starts[one]), one[1]) for one in left}
+        stands = self._standing(PENDING, table, likely.values())
+        left = {one for one in left if likely[one] not in stands or likely[one][0] <= floor}
+        start_of = starts.__getitem__
+        for start_ts, group in itertools.groupby(sorted(left, key=start_of), start_of):
+            wanted = {row: (ts, row) for ts, row in group}
+            low, upto = max(start_ts, floor + 1), max(ts for ts, _ in wanted.values())
+            for ts, row, value in entries_between(self._reading, PENDING, table, low, upto):
+                if row in wanted and start_ts in started_of(value):
+                    left.remove(wanted.pop(row))
+                    pending_at[start_ts] = ts
+                if not wanted:
+                    break
+        # A committed entry is put before the pending one is deleted.
+        return sorted(left - self._standing(COMMITTED, table, left))
+
+    def _standing(self, which: bytes, table: str, entries: Iterable[Entry]) -> set[Entry]:
+        """Those of the entries that exist."""
+        reading, keys = self._reading, [key_of(which, table, *one) for one in entries]
+        query = reading.everything(reading.families[Kind.DATA], 0, reading.max_ts)
+        return {entry_of(table, key) for key, _ in _rows_of(reading, FEED_TABLE, keys, query)}
 
     def forget(self, table: str, upto: int, limit: int = 4096) -> int:
         if not self._shared.view(self._shared.now()).indexed:
