@@ -495,6 +495,7 @@ def _collected_sentence(collected: Collected) -> str:
             (collected.records, "rollback or lock record"),
             (collected.acknowledgments, "acknowledgment"),
             (collected.changes, "listed change"),
+            (collected.index, "feed index record"),
         ]
         removed = [display.count(number, noun) for number, noun in counted if number]
         listed = ", ".join(removed) or "nothing"

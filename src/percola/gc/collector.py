@@ -97,6 +97,7 @@ class Collected:
         acknowledgments: how many acknowledgments of removed cells were removed.
         locks: how many locks of ended transactions were resolved.
         changes: how many feed entries were removed because no reader can request them any more.
+        index: how many entries of the index of feeds were removed, or replaced as committed.
     """
 
     safe_point: int = 0
@@ -109,11 +110,12 @@ class Collected:
     acknowledgments: int = 0
     locks: int = 0
     changes: int = 0
+    index: int = 0
 
     @property
     def removed(self) -> dict[str, int]:
         """The numbers of removed entries, by name."""
-        names = ("versions", "deleted", "records", "acknowledgments", "locks", "changes")
+        names = ("versions", "deleted", "records", "acknowledgments", "locks", "changes", "index")
         return {name: getattr(self, name) for name in names}
 
 
@@ -171,6 +173,9 @@ class GarbageCollector:
         tables = sorted(table.name for table in schema)
         chosen, collected.held_back = self._choose(latest, tables, collected)
         if chosen > self._store.safe_point():
+            # This announces floors of pending entries, and the one after it brings them into force:
+            # the safe point takes longer than they need in between.
+            self._list_pending(tables, collected, stopped, progress)
             self._store.raise_safe_point(chosen)
         safe_point = collected.safe_point = self._store.safe_point()
         settled = self._settled(safe_point)
@@ -252,9 +257,12 @@ class GarbageCollector:
         if self._store.has_feed_in_rows:
             # Who collects a range forgets its changes; the index is no part of a range.
             index = self._store.feed_index
+            if index is None:
+                return
+            self._list_pending(tables, collected, stopped, progress)
             for table in tables:
-                list_pending(self._context, table)
-                while index is not None and index.forget(table, collected.safe_point):
+                for gone in index.forget(table, collected.safe_point):
+                    collected.index += gone
                     progress(collected)
                     if stopped():
                         return
@@ -262,6 +270,22 @@ class GarbageCollector:
         for table in tables:
             while gone := self._store.forget_changes(table, collected.safe_point):
                 collected.changes += gone
+                progress(collected)
+                if stopped():
+                    return
+
+    def _list_pending(
+        self,
+        tables: list[str],
+        collected: Collected,
+        stopped: Callable[[], bool],
+        progress: Callable[[Collected], None],
+    ) -> None:
+        """Keep the pending entries of the index of feeds few where nobody follows."""
+        for table in tables:
+            before = collected.index
+            for gone in list_pending(self._context, table):
+                collected.index = before + gone
                 progress(collected)
                 if stopped():
                     return

@@ -212,11 +212,12 @@ class FeedIndex(Protocol):
     def now(self) -> float:
         """The moment, in seconds, for `looked`."""
 
-    def looked(self, table: str, upto: int, began: float, gone: int, left: int | None) -> None:
+    def looked(self, table: str, upto: int, began: float, gone: float, left: int | None) -> None:
         """Raise the floor now and then, from looks that removed pending entries.
 
         Such a look began at a moment by `now`, read the entries up to `upto` and
-        removed `gone`; `left` is the timestamp of the oldest that is still there.
+        removed `gone`; `left` is the timestamp of the oldest that is still there. With `gone` as
+        math.inf the floor is worth raising in any case.
         """
 
     def of(self, tables: Iterable[str]) -> frozenset[str]:
@@ -249,10 +250,12 @@ class FeedIndex(Protocol):
         `pending_at` remembers from call to call where the entries of a start_ts were pending.
         """
 
-    def forget(self, table: str, upto: int, limit: int = 4096) -> int:
-        """Remove up to `limit` committed entries at or below `upto`; returns how many.
+    def forget(self, table: str, upto: int) -> Iterator[int]:
+        """Remove the committed entries at or below `upto`; yields the number of each batch.
 
-        The safe point has reached `upto`.
+        Also pending ones that nobody reads any more. It begins where the last call came to its end,
+        so that no call reads past what earlier ones have deleted. The safe point has reached
+        `upto`.
         """
 
 

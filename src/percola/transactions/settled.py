@@ -19,12 +19,14 @@ both were in force, all that commits later has pending entries, and this is note
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from percola.catalog import feed_since
 from percola.cells import Cell, Kind
-from percola.store.base import FeedIndex
+from percola.store.base import FeedIndex, PendingEntry, PendingRow
+from percola.store.remote.batches import overlapped
 from percola.store.remote.feed_index import PENDING, committed_puts, deletes
 from percola.store.walks import walk_kind
 from percola.transactions.context import TransactionContext
@@ -53,12 +55,18 @@ def settle_up_to(context: TransactionContext, table: str, upto: int) -> None:
     _look(context, table, upto, wait)
 
 
-def list_pending(context: TransactionContext, table: str) -> None:
-    """Put committed entries for what has committed, in place of the pending ones."""
+def list_pending(context: TransactionContext, table: str) -> Iterator[int]:
+    """Put committed entries for what has committed, in place of the pending ones.
+
+    Yields how many pending ones are gone, now and then. Two calls that are more than a moment apart
+    raise the floor, however few they are: other processes may have removed any number.
+    """
     index = context.store.feed_index
     if index is not None and index.of([table]):
         ts = context.oracle.read_timestamp()
-        _list(context, index, table, ts, context.resolver.settled_below)
+        settle = context.resolver.settled_below
+        for _, listed in _list(context, index, table, ts, settle, raises_floor=True):
+            yield listed
 
 
 def _look(
@@ -75,7 +83,7 @@ def _look(
                 ts = settle(cell, start_ts, raw, ts)
     if index is None:
         return ts
-    ts = _list(context, index, table, ts, settle)
+    *_, (ts, _) = _list(context, index, table, ts, settle)
     if not is_walked:
         both = feed_since(store, table), index.since()
         if all(since is not None and since <= ts for since in both):
@@ -84,34 +92,50 @@ def _look(
 
 
 def _list(
-    context: TransactionContext, index: FeedIndex, table: str, ts: int, settle: Settle
-) -> int:
-    """Deal with pending entries and the locks of their rows; up to where the table is settled."""
-    began, upto, removed = index.now(), ts, 0
+    context: TransactionContext,
+    index: FeedIndex,
+    table: str,
+    ts: int,
+    settle: Settle,
+    *,
+    raises_floor: bool = False,
+) -> Iterator[tuple[int, int]]:
+    """Deal with pending entries and the locks of their rows.
+
+    Yields up to where the table is settled, and how many of the entries are gone, after each batch
+    and at the end; only the last one counts.
+    """
+
+    def replaced(entries: Sequence[PendingEntry]) -> list[PendingRow]:
+        """Replace the entries whose locks are gone; those that are left."""
+        looked = index.look(table, entries)
+        decided = [one for one in looked if not one.locks]
+        committed = [(one.commit_ts, one.row) for one in decided if one.commit_ts is not None]
+        gone = [(one.ts, one.row) for one in decided]
+        # In this order: who reads the pending ones first finds one of the two at any moment.
+        for batch in (committed_puts(table, committed), deletes(PENDING, table, gone)):
+            if batch:
+                context.store.mutate(batch)
+        return [one for one in looked if one.locks]
+
+    def dealt_with(entries: Sequence[PendingEntry]) -> tuple[int, list[PendingRow]]:
+        return len(entries), replaced(entries)
+
+    began, upto, gone = index.now(), ts, 0
     left: int | None = None
     pending = index.pending(table, upto)
-    while entries := list(itertools.islice(pending, _ROWS)):
-        # Once more for the rows whose locks were settled: these have what came of them.
-        for _ in range(2):
-            committed, gone, again = [], [], []
-            for one in index.look(table, entries):
-                if not one.locks:
-                    gone.append((one.ts, one.row))
-                    if one.commit_ts is not None:
-                        committed.append((one.commit_ts, one.row))
-                    continue
-                again.append((one.ts, one.row, one.started))
-                for column, start_ts, raw in one.locks:
-                    if start_ts <= ts:
-                        ts = settle(Cell(table, one.row, column), start_ts, raw, ts)
-            # In this order: who reads the pending ones first finds one of the two at any moment.
-            for batch in (committed_puts(table, committed), deletes(PENDING, table, gone)):
-                if batch:
-                    context.store.mutate(batch)
-            removed += len(gone)
-            entries = again
-            if not again:
-                break
-        left = min([one[0] for one in entries], default=left) if left is None else left
-    index.looked(table, upto, began, removed, left)
-    return ts
+    parts = iter(lambda: list(itertools.islice(pending, _ROWS)), [])
+    for count, held in overlapped(dealt_with, parts):
+        for one in held:
+            for column, start_ts, raw in one.locks:
+                if start_ts <= ts:
+                    ts = settle(Cell(table, one.row, column), start_ts, raw, ts)
+        if held:
+            # Once more: the rows whose locks were settled have what came of them.
+            held = replaced([(one.ts, one.row, one.started) for one in held])
+        if held and left is None:
+            left = held[0].ts  # They come in the order of timestamps.
+        gone += count - len(held)
+        yield ts, gone
+    index.looked(table, upto, began, math.inf if raises_floor else gone, left)
+    yield ts, gone

@@ -165,8 +165,8 @@ def committed_go_early(seams: Seams) -> None:
     """The collector removes committed entries above the safe point, too."""
 
     @seams.replaces(Index, "forget")
-    def forget(original: Any, self: Any, table: str, upto: int, limit: int = 4096) -> int:
-        return int(original(self, table, upto + 40, limit))
+    def forget(original: Any, self: Any, table: str, upto: int) -> Any:
+        return original(self, table, upto + 40)
 
 
 @FOLLOWING.mutant("pending-go-early", "P12", Tidying, modes=TWO_PHASE, kinds=SLOW)
@@ -174,11 +174,11 @@ def pending_go_early(seams: Seams) -> None:
     """The collector removes pending entries above the floor, too."""
 
     @seams.replaces(Index, "forget")
-    def forget(original: Any, self: Any, table: str, upto: int, limit: int = 4096) -> int:
+    def forget(original: Any, self: Any, table: str, upto: int) -> Any:
         gone = [one[:2] for one in self.pending(table, upto)]
         if gone:
             self._store.mutate(remote_feed.deletes(PENDING, table, gone))
-        return int(original(self, table, upto, limit))
+        return original(self, table, upto)
 
 
 @FOLLOWING.mutant("settles-no-pending-rows", "P2", Indexed, modes=TWO_PHASE)
@@ -186,9 +186,8 @@ def settles_no_pending_rows(seams: Seams) -> None:
     """Pending rows lower nothing: a table counts as settled above transactions under way."""
 
     @seams.replaces(settled, "_list")
-    def list_(original: Any, *args: Any) -> int:
-        original(*args)
-        return int(args[3])
+    def list_(original: Any, *args: Any, **options: Any) -> Any:
+        return [(args[3], gone) for _, gone in original(*args, **options)]
 
 
 @FOLLOWING.mutant("walks-no-locks", "P2", Beginning, modes=TWO_PHASE)

@@ -17,8 +17,8 @@ from percola.gc.collector import GarbageCollector
 from percola.maintenance.check import check
 from percola.schema import Schema
 from percola.store.base import ChangedRow, Condition, Put, RowMutation
+from percola.store.remote import batches, shared_row
 from percola.store.remote import feed as remote_feed
-from percola.store.remote import shared_row
 from percola.store.remote.feed_index import is_listed
 from percola.testing.histories.recorder import RecordedTransaction
 from percola.testing.simulation import Client, Mode, Simulation, Sizes, Workload
@@ -87,6 +87,7 @@ class Following(Workload):
             (remote_feed, "_WORTH_A_SCAN", 6),
             (remote_feed, "KEYS", 3),
             (settled, "_ROWS", 3),
+            (batches, "AT_ONCE", 1),
         ):
             stack.enter_context(mock.patch.object(owner, name, value))
         return stack

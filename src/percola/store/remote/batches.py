@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Final, TypeVar
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+AT_ONCE: Final = 4
+"""How many parts of a backlog are under way together."""
 
 
 def waves(addresses: Iterable[Sequence[tuple[str, bytes]]]) -> list[list[int]]:
@@ -22,3 +32,27 @@ def waves(addresses: Iterable[Sequence[tuple[str, bytes]]]) -> list[list[int]]:
         found[wave].append(at)
         following.update((one, wave + 1) for one in touched)
     return found
+
+
+def overlapped(act: Callable[[S], T], things: Iterable[S]) -> Iterator[T]:
+    """Act on things, on AT_ONCE at a time, each in a thread; yields the results in their order.
+
+    A thing that is the only one needs no thread.
+    """
+    things = iter(things)
+    first = list(itertools.islice(things, 2)) if AT_ONCE > 1 else []
+    if len(first) < 2:
+        yield from map(act, itertools.chain(first, things))
+        return
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        under_way: deque[Future[T]] = deque()
+        try:
+            for one in itertools.chain(first, things):
+                under_way.append(pool.submit(act, one))
+                if len(under_way) > AT_ONCE:
+                    yield under_way.popleft().result()
+            while under_way:
+                yield under_way.popleft().result()
+        finally:
+            for future in under_way:
+                future.cancel()

@@ -27,6 +27,7 @@ from percola.cells import Cell, Kind, decode_write
 from percola.errors import NoFeedError
 from percola.platform import fork_safety as forks
 from percola.store.base import ChangedRow, PendingEntry, PendingRow, Store
+from percola.store.remote.batches import overlapped
 from percola.store.remote.feed_index import (
     COMMITTED,
     FEED_TABLE,
@@ -50,6 +51,9 @@ is not ordered by row, and each range would read all of it."""
 
 _WORTH_A_FLOOR: Final = 1000
 """So many pending entries that were removed are worth raising the floor."""
+
+_FORGOTTEN: Final = 4096
+"""The collector removes so many entries at a time."""
 
 
 class Feed:
@@ -106,16 +110,17 @@ class Feed:
     def _looked_up(self, table: str, found: Iterable[Entry], after: int) -> Iterator[ChangedRow]:
         """The changes of index entries in their order; those of refused mutations have none."""
         reading, found = self._reading, iter(found)
-        while some := list(itertools.islice(found, KEYS)):
+
+        def read(some: Sequence[Entry]) -> list[ChangedRow]:
             listed, rows = set(some), [row for _, row in some]
             query = reading.everything(reading.changes, some[0][0], some[-1][0])
-            changes = [
-                one
-                for one in _by_commit(_rows_of(reading, table, rows, query))
-                if (one.commit_ts, one.row) in listed
-            ]
+            changes = _by_commit(_rows_of(reading, table, rows, query))
+            return sorted(one for one in changes if (one.commit_ts, one.row) in listed)
+
+        parts = iter(lambda: list(itertools.islice(found, KEYS)), [])
+        for changes in overlapped(read, parts):
             self._check(table, after + 1)
-            yield from sorted(changes)
+            yield from changes
         self._check(table, after + 1)
 
     def _listed(
@@ -189,7 +194,7 @@ class Index:
         self._guard = threading.Lock()
         # By table: pending entries removed since a floor was announced; and that floor, with the
         # moment from which all committers know it.
-        self._removed: dict[str, int] = {}
+        self._removed: dict[str, float] = {}
         self._announced: dict[str, tuple[int, float]] = {}
 
     def begin(self, latest: Callable[[], int]) -> bool:
@@ -207,7 +212,7 @@ class Index:
     def now(self) -> float:
         return self._shared.now()
 
-    def looked(self, table: str, upto: int, began: float, gone: int, left: int | None) -> None:
+    def looked(self, table: str, upto: int, began: float, gone: float, left: int | None) -> None:
         with self._guard:
             removed = self._removed.get(table, 0) + gone
             announced, due = self._announced.get(table, (0, 0.0))
@@ -298,18 +303,21 @@ class Index:
         query = reading.everything(reading.families[Kind.DATA], 0, reading.max_ts)
         return {entry_of(table, key) for key, _ in _rows_of(reading, FEED_TABLE, keys, query)}
 
-    def forget(self, table: str, upto: int, limit: int = 4096) -> int:
-        if not self._shared.view(self._shared.now()).indexed:
-            return 0
-        floor = self._shared.view(self._shared.now()).floors.get(table, 0)
-        count = 0
-        for which, last in ((COMMITTED, upto), (PENDING, floor)):
-            old = entries_between(self._reading, which, table, 0, last)
-            gone = [(ts, row) for ts, row, _ in itertools.islice(old, limit - count)]
-            for at in range(0, len(gone), KEYS):
-                self._store.mutate(deletes(which, table, gone[at : at + KEYS]))
-            count += len(gone)
-        return count
+    def forget(self, table: str, upto: int) -> Iterator[int]:
+        view = self._shared.look()
+        if not view.indexed:
+            return
+        for which, forgotten, last in (
+            (COMMITTED, view.forgotten, upto),
+            (PENDING, view.floors_forgotten, view.floors.get(table, 0)),
+        ):
+            low = forgotten.get(table, 0) + 1
+            old = entries_between(self._reading, which, table, low, last)
+            while gone := [(ts, row) for ts, row, _ in itertools.islice(old, _FORGOTTEN)]:
+                self._store.mutate(deletes(which, table, gone))
+                yield len(gone)
+            if low <= last:
+                self._shared.note_forgotten(table, last, pending=which is PENDING)
 
 
 def entries_between(

@@ -68,6 +68,7 @@ _IN_FORCE: Final = b"in-force"
 _SINCE: Final = b"since"
 _FLOOR: Final = b"floor:"
 _WALKED: Final = b"walked"
+_FORGOTTEN: Final = b"forgotten"
 _KEPT: Final = 1
 
 
@@ -85,6 +86,8 @@ class View(NamedTuple):
         walked: the tables all of whose locks that matter have them.
         floors_announced: by table, a timestamp at or below which no commit puts pending entries.
         floors: by table, a timestamp at or below which no pending entry matters any more.
+        forgotten: by table, up to where the collector has removed committed entries.
+        floors_forgotten: by table, up to where it has removed pending ones.
     """
 
     asked: float
@@ -97,6 +100,8 @@ class View(NamedTuple):
     walked: frozenset[str] = frozenset()
     floors_announced: Mapping[str, int] = MappingProxyType({})
     floors: Mapping[str, int] = MappingProxyType({})
+    forgotten: Mapping[str, int] = MappingProxyType({})
+    floors_forgotten: Mapping[str, int] = MappingProxyType({})
 
 
 class SharedRow(ABC):
@@ -153,14 +158,10 @@ class SharedRow(ABC):
             # Stored as the first timestamp that may have entries: 0 is none of the database's.
             row[_INDEX + _SINCE] - 1 if _INDEX + _SINCE in row else None,
             _feeds(row, _WALKED),
-            {
-                table: row[_floor_column(table, _ANNOUNCED)]
-                for table in _feeds(row, _ANNOUNCED, _FLOOR)
-            },
-            {
-                table: row[_floor_column(table, _IN_FORCE)]
-                for table in _feeds(row, _IN_FORCE, _FLOOR)
-            },
+            _stamps(row, _ANNOUNCED, _FLOOR),
+            _stamps(row, _IN_FORCE, _FLOOR),
+            _stamps(row, _FORGOTTEN, _FEED),
+            _stamps(row, _FORGOTTEN, _FLOOR),
         )
         current = self._view
         if current is None or current.asked <= asked:
@@ -201,17 +202,21 @@ class SharedRow(ABC):
 
     def announce_floor(self, table: str, ts: int) -> float:
         """Announce a floor of pending entries; returns from when on all committers know it."""
-        self._put(_floor_column(table, _ANNOUNCED), ts)
+        self._put(_column(_FLOOR, table, _ANNOUNCED), ts)
         return self.now() + LEASE * 1.1
 
     def raise_floor(self, table: str, ts: int) -> None:
         """Bring a floor into force, after that time; the highest counts."""
-        self._put(_floor_column(table, _IN_FORCE), ts)
+        self._put(_column(_FLOOR, table, _IN_FORCE), ts)
         self.look()
+
+    def note_forgotten(self, table: str, upto: int, *, pending: bool) -> None:
+        """Note up to where the collector has removed a table's entries in the index of feeds."""
+        self._put(_column(_FLOOR if pending else _FEED, table, _FORGOTTEN), upto)
 
     def note_walked(self, table: str) -> None:
         """See `FeedIndex.note_walked`."""
-        self._put(_FEED + table.encode() + b":" + _WALKED, _KEPT)
+        self._put(_column(_FEED, table, _WALKED), _KEPT)
         self.look()
 
     def _establish(self, name: bytes, ts: int) -> None:
@@ -230,5 +235,9 @@ def _feeds(columns: Iterable[bytes], state: bytes, what: bytes = _FEED) -> froze
     )
 
 
-def _floor_column(table: str, state: bytes) -> bytes:
-    return _FLOOR + table.encode() + b":" + state
+def _stamps(row: Mapping[bytes, int], state: bytes, what: bytes) -> Mapping[str, int]:
+    return {table: row[_column(what, table, state)] for table in _feeds(row, state, what)}
+
+
+def _column(what: bytes, table: str, state: bytes) -> bytes:
+    return what + table.encode() + b":" + state
