@@ -26,10 +26,9 @@ from servers import Oracle
 from zookeeper import ZooKeeper
 
 import percola
-from percola import Table, catalog
+from percola import Table, feed
 from percola.errors import StoreError
 from percola.oracle.client import NetworkOracle
-from percola.schema import Schema
 
 WaitUntil = Callable[..., Any]
 
@@ -222,24 +221,53 @@ def test_oracles_are_upgraded_one_by_one_then_workers_and_all_of_it_back_again(
     ended(workers[0], signal.SIGTERM)
 
 
-def test_a_repository_with_an_index_of_feeds_is_refused_by_the_release_before(
-    sources: Path,
+def test_a_repository_of_the_release_before_is_followed_and_its_feeds_get_an_index_by_a_command(
+    releases: tuple[Release, Release],
+    tmp_path: Path,
+    java_home: Path,
+    stack: ExitStack,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    read = (
-        "import sys; from percola.errors import PercolaError; from percola.schema import Schema\n"
-        "try: Schema.from_json(sys.argv[1])\n"
-        "except PercolaError as error: print(error)\n"
-    )
-    words = Table("words", feed=True)
-    said = [
-        subprocess.run(
-            [sys.executable, "-c", read, catalog._text(Schema([words]), indexed=indexed)],
-            env=environment(PYTHONPATH=str(sources)),
-            capture_output=True,
-            check=True,
-            text=True,
-        ).stdout
-        for indexed in (False, True)
-    ]
-    assert said[0] == ""
-    assert "Percola 0.2 or later" in said[1] and "cannot be read" in said[1]
+    before, this = releases
+    emulator = stack.enter_context(Emulator())
+    monkeypatch.setenv("BIGTABLE_EMULATOR_HOST", emulator.address)
+    zookeeper = stack.enter_context(ZooKeeper(tmp_path / "zookeeper", java_home))
+    store = "bigtable://project/followed"
+    oracle = stack.enter_context(this.oracle(store))
+    address = f"{store}?oracle={oracle.address}&zookeeper={zookeeper.address}"
+    before.load(address, "old", 0, 2)
+    notes = Table("notes", feed=True)
+    text = notes.column("text", str)
+    repo = stack.enter_context(percola.open(address, [notes]))
+
+    def put(row: str) -> None:
+        with repo.transaction() as t:
+            t.set(text, row, "x")
+
+    def followed(after: int) -> tuple[list[str], int]:
+        upto = feed.settled(repo, notes)
+        return [one.row for one in feed.changes(repo, notes, after, upto)], upto
+
+    start = feed.settled(repo, notes)
+    put("a")
+    assert followed(start)[0] == ["a"]
+    before.load(address, "old", 2, 4)
+    index = repo.context.store.feed_index
+    assert index is not None and not index.of(["notes"])
+    begun = run("--repo", address, "init", "--index-feeds")
+    assert begun.code == 0 and "Its feeds have an index from now on" in begun.out, begun
+    again = run("--repo", address, "--json", "init", "--index-feeds")
+    assert again.code == 0 and again.json["feeds_indexed"] is False
+    # The repository that was open meanwhile goes on, from where its follower was.
+    put("b")
+    found, upto = followed(start)
+    assert found == ["a", "b"]
+    put("c")
+    assert followed(upto)[0] == ["c"]
+    assert index.of(["notes"]) and index.is_walked("notes")
+    checked = run("--repo", address, "check")
+    assert checked.code == 0, checked.out + checked.err
+    refused = before.start(str(tmp_path / f"{PROGRAM}.py"), address, "load", "old", "4", "5")
+    _, err = refused.communicate(timeout=SECONDS)
+    assert refused.returncode != 0
+    assert "Percola 0.2 or later" in err and "cannot be read" in err
