@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +24,7 @@ from percola.store.memory import MemoryStore
 from percola.store.remote import feed as remote_feed
 from percola.store.remote import shared_row
 from percola.store.remote.feed_index import COMMITTED, PENDING
+from percola.transactions import settled
 from percola.transactions.jobs.attempt import RowWrites
 from percola.transactions.jobs.coordinator import JointTransaction, new_run
 from percola.transactions.jobs.job_row import JOBS
@@ -178,15 +180,64 @@ def test_a_job_lists_all_its_rows_before_it_commits(ground: Ground) -> None:
     assert listed(repo, before) == [("p0", commit_ts), ("p1", commit_ts)]
 
 
-def test_garbage_collection_lists_what_is_pending_and_forgets_what_is_old(ground: Ground) -> None:
+def test_garbage_collection_lists_what_is_pending_and_forgets_what_is_old_once(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
     repo = ground.repo()
-    first, second = put(repo, "a"), put(repo, "b")
-    GarbageCollector(repo.context, retention=0).collect()
-    assert ground.entries(PENDING) == []
-    assert ground.store.safe_point() >= second > first
-    assert ground.entries(COMMITTED) == []
+    rows = [f"r{number}" for number in range(9)]
+    commits = [put(repo, row) for row in rows]
+    shown: list[int] = []
+    collector = GarbageCollector(repo.context, retention=0)
+    collected = collector.collect(progress=lambda so_far: shown.append(so_far.index))
+    assert ground.entries(PENDING) == ground.entries(COMMITTED) == []
+    # Nine were replaced and then removed.
+    assert {9, 18} <= set(shown) and shown == sorted(shown) and collected.index == 18
+    safe_point = ground.store.safe_point()
+    assert safe_point >= commits[-1]
+    # Nobody reads past what was deleted: the floor is above it, and so is where the next cycle
+    # begins.
+    view = ground.store._shared.look()
+    assert view.floors["bank"] >= commits[-1]
+    between = remote_feed.entries_between
+    lows: dict[bytes, set[int]] = {PENDING: set(), COMMITTED: set()}
+
+    def spied(reading: Any, which: bytes, table: str, low: int, upto: int) -> Any:
+        lows[which].add(low)
+        return between(reading, which, table, low, upto)
+
+    monkeypatch.setattr(remote_feed, "entries_between", spied)
     third = put(repo, "c")
-    assert listed(repo, ground.store.safe_point()) == [("c", third)]
+    assert listed(repo, safe_point) == [("c", third)]
+    collector.collect()
+    assert min(lows[PENDING]) > view.floors["bank"] - 1 and min(lows[COMMITTED]) == safe_point + 1
+    monkeypatch.undo()
+    assert ground.entries(COMMITTED) == []
+
+
+def test_parts_of_a_backlog_are_read_together_and_come_in_order(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repo = ground.repo()
+    start = feed.settled(repo, bank)
+    commits = [(row, put(repo, row)) for row in ("a", "b", "c", "b", "a", "d", "e")]
+    monkeypatch.setattr(settled, "_ROWS", 2)
+    monkeypatch.setattr(remote_feed, "KEYS", 2)
+    rows, barrier = ground.store._reading.rows, threading.Barrier(2)
+    first: list[str] = []
+
+    def meet(table: str, *arguments: Any) -> Any:
+        # The first two requests of a step wait for one another.
+        first.append(table)
+        if len(first) <= 2:
+            barrier.wait(20)
+        return rows(table, *arguments)
+
+    monkeypatch.setattr(ground.store._reading, "rows", meet)
+    upto = feed.settled(repo, bank)
+    assert len(first) == 8, "for locks and for records of four parts"
+    first.clear()
+    assert listed(repo, start, upto) == commits
+    assert len(first) >= 4
 
 
 def test_a_repository_of_an_earlier_release_is_followed_before_and_after_its_index_begins(

@@ -29,10 +29,12 @@ if that is above a floor, and else a new one, and readers begin at the floor. It
 safe point (`percola.store.remote.shared_row`): it is announced, and a committer that has put
 pending entries at or below it finds out when it has drawn its commit_ts, and puts others, unless
 that was within a moment of the announcement. When this moment has passed, whoever announced it
-reads the pending entries up to it once more, and brings it into force below the oldest left.
+reads the pending entries up to it once more, and brings it into force below the oldest left. A
+follower does so when it has removed many, garbage collection in each cycle.
 
 An entry alone says nothing: whoever reads it looks at the row. That of a transaction that was
-rolled back, or of a mutation that was refused, is ignored and removed.
+rolled back, or of a mutation that was refused, is ignored and removed. Committed entries up to the
+safe point are removed by garbage collection, which begins where its last cycle came to its end.
 
 The index is of use only if every client writes it. Repositories that a release before 0.2 may write
 have none until `percola init --index-feeds` begins it, and it is complete from a timestamp on;
