@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from commands import environment, run
+from commands import call, environment, run
 from emulator import Emulator
 from servers import Oracle
 from zookeeper import ZooKeeper
@@ -251,12 +251,11 @@ def test_a_repository_of_the_release_before_is_followed_and_its_feeds_get_an_ind
     start = feed.settled(repo, notes)
     put("a")
     assert followed(start)[0] == ["a"]
-    before.load(address, "old", 2, 4)
     index = repo.context.store.feed_index
     assert index is not None and not index.of(["notes"])
     begun = run("--repo", address, "init", "--index-feeds")
     assert begun.code == 0 and "Its feeds have an index from now on" in begun.out, begun
-    again = run("--repo", address, "--json", "init", "--index-feeds")
+    again = call("--repo", address, "--json", "init", "--index-feeds")
     assert again.code == 0 and again.json["feeds_indexed"] is False
     # The repository that was open meanwhile goes on, from where its follower was.
     put("b")
@@ -265,9 +264,9 @@ def test_a_repository_of_the_release_before_is_followed_and_its_feeds_get_an_ind
     put("c")
     assert followed(upto)[0] == ["c"]
     assert index.of(["notes"]) and index.is_walked("notes")
-    checked = run("--repo", address, "check")
+    checked = call("--repo", address, "check")
     assert checked.code == 0, checked.out + checked.err
-    refused = before.start(str(tmp_path / f"{PROGRAM}.py"), address, "load", "old", "4", "5")
+    refused = before.start(str(tmp_path / f"{PROGRAM}.py"), address, "load", "old", "2", "3")
     _, err = refused.communicate(timeout=SECONDS)
     assert refused.returncode != 0
     assert "Percola 0.2 or later" in err and "cannot be read" in err
