@@ -26,7 +26,7 @@ from servers import Oracle
 from zookeeper import ZooKeeper
 
 import percola
-from percola import Table, feed
+from percola import Table, catalog, feed
 from percola.errors import StoreError
 from percola.oracle.client import NetworkOracle
 
@@ -266,7 +266,12 @@ def test_a_repository_of_the_release_before_is_followed_and_its_feeds_get_an_ind
     assert index.of(["notes"]) and index.is_walked("notes")
     checked = call("--repo", address, "check")
     assert checked.code == 0, checked.out + checked.err
-    refused = before.start(str(tmp_path / f"{PROGRAM}.py"), address, "load", "old", "2", "3")
-    _, err = refused.communicate(timeout=SECONDS)
-    assert refused.returncode != 0
-    assert "Percola 0.2 or later" in err and "cannot be read" in err
+    # What the release before reads when it opens a repository.
+    program = (
+        "import sys; from percola.errors import PercolaError; from percola.schema import Schema\n"
+        "try: Schema.from_json(sys.argv[1])\n"
+        "except PercolaError as error: print(error)\n"
+    )
+    reading = before.start("-c", program, catalog._newest_text(repo.context.store)[1])
+    refused, _ = reading.communicate(timeout=SECONDS)
+    assert "Percola 0.2 or later" in refused and "cannot be read" in refused
