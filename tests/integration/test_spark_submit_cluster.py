@@ -12,7 +12,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,21 @@ with spark_session("local[7]", app="ours") as spark:
     print("rows:", read.count(), read.agg({"n": "sum"}).first()[0])
 """
 
+COMMANDS = """
+import json
+import sys
+from click.testing import CliRunner
+from webindex.cli.main import cli
+from webindex.spark.jobs import running_session
+
+with running_session(None, "local[7]", "commands"):
+    for line in json.loads(sys.argv[1]):
+        result = CliRunner().invoke(cli, line)
+        assert result.exit_code == 0, (line, result.stderr, result.exception)
+        print(json.dumps(json.loads(result.stdout)))
+"""
+"""Commands of `webindex` in one session, each of which prints its report on a line."""
+
 
 class Cluster:
     """A master and two workers, and the folder from which programs are submitted to them."""
@@ -106,11 +122,19 @@ class Cluster:
         assert not ok or done.returncode == 0, done.stdout + done.stderr
         return done
 
-    def webindex(self, word: str, repo: str | Path, *arguments: object) -> Any:
+    def webindex(self, word: str, repo: str, *arguments: object) -> Any:
         """The report of a command of `webindex`, submitted."""
         [main] = self.folder.glob("environment/lib/*/site-packages/webindex/__main__.py")
         done = self.submit(main, word, "--json", "--repo", repo, *arguments)
         return json.loads(done.stdout)
+
+    def commands(self, *lines: Sequence[object]) -> list[Any]:
+        """The reports of commands of `webindex` that one submitted program runs."""
+        program = self.folder / "commands.py"
+        program.write_text(COMMANDS)
+        each = [[str(word) for word in (one, "--json", *more)] for one, *more in lines]
+        done = self.submit(program, json.dumps(each))
+        return [json.loads(line) for line in done.stdout.splitlines() if line[0] == "{"]
 
 
 def bare_environment(java_home: Path) -> dict[str, str]:
@@ -151,19 +175,38 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str]
         yield lambda name: running.address(name, stack)
 
 
+@dataclass(frozen=True)
+class Indexed:
+    """A web index that submitted commands have made, and what they reported."""
+
+    address: str
+    load: Any
+    work: Any
+    rank: Any
+    verify: Any
+    rebuild: Any
+
+
 @pytest.fixture(scope="module")
 def index(
     cluster: Cluster, servers: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
-) -> str:
-    """The address of a web index that submitted commands have loaded, worked off and ranked."""
-    crawl = tmp_path_factory.mktemp("crawl") / "crawl.warc.gz"
+) -> Indexed:
+    folder = tmp_path_factory.mktemp("crawl")
+    crawl = folder / "crawl.warc.gz"
     crawl.write_bytes(linked_crawl.crawl().data)
-    index = servers("web")
-    loaded = cluster.webindex("load", index, crawl)
-    assert loaded["loaded"]["written"] == 42
-    worked = cluster.webindex("work", index, "--until-idle", "--workers", 2)
-    assert (worked["pages"], worked["dead_lettered"]) == (21, 0)
-    return index
+    address = servers("web")
+    load = cluster.webindex("load", address, crawl)
+    # In one application: the executors of each unpack the environment, which takes longer than
+    # a command does.
+    to = ("--repo", address)
+    work, rank, _, verify, rebuild = cluster.commands(
+        ("work", *to, "--until-idle", "--workers", 2),
+        ("rank", *to),
+        ("work", *to, "--until-idle", "--workers", 1),
+        ("verify", *to),
+        ("rebuild", "--repo", folder / "rebuilt", crawl),
+    )
+    return Indexed(address, load, work, rank, verify, rebuild)
 
 
 def test_a_program_with_further_files_runs_on_both_workers_in_the_packed_environment(
@@ -183,18 +226,14 @@ def test_a_program_with_further_files_runs_on_both_workers_in_the_packed_environ
     assert {one[3] for one in places} == {"environment"}, places
 
 
-def test_webindex_loads_works_ranks_verifies_and_rebuilds(
-    cluster: Cluster, index: str, tmp_path: Path
-) -> None:
-    assert cluster.webindex("rank", index)["written"] > 0
-    cluster.webindex("work", index, "--until-idle", "--workers", 1)
-    verdict = cluster.webindex("verify", index)
-    assert all(one["checked"] and not one["differing"] for one in verdict["invariants"][:14])
-    assert verdict["live"] == 21
-    crawl = tmp_path / "crawl.warc.gz"
-    crawl.write_bytes(linked_crawl.crawl().data)
-    rebuilt = cluster.webindex("rebuild", tmp_path / "rebuilt", crawl)
-    assert (rebuilt["pages"], rebuilt["clusters"]) == (41, 13)
+def test_webindex_loads_works_ranks_verifies_and_rebuilds(index: Indexed) -> None:
+    assert index.load["loaded"]["written"] == 42
+    assert (index.work["pages"], index.work["dead_lettered"]) == (21, 0)
+    assert index.rank["written"] > 0
+    invariants = index.verify["invariants"]
+    assert all(one["checked"] and not one["differing"] for one in invariants[:14])
+    assert index.verify["live"] == 21
+    assert (index.rebuild["pages"], index.rebuild["clusters"]) == (41, 13)
 
 
 def maintain(
@@ -235,7 +274,7 @@ def everything(folder: Path) -> set[tuple[Cell, Kind, int, bytes]]:
 
 def test_work_on_ranges_of_a_repository_on_hbase_runs_on_the_executors(
     cluster: Cluster,
-    index: str,
+    index: Indexed,
     servers: Callable[[str], str],
     java_home: Path,
     tmp_path: Path,
@@ -244,7 +283,7 @@ def test_work_on_ranges_of_a_repository_on_hbase_runs_on_the_executors(
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
     monkeypatch.setenv("JAVA_HOME", str(java_home))
     copied, by_executors = servers("copied"), servers("restored")
-    with Child(maintain, cluster.master, index, copied, by_executors, tmp_path) as child:
+    with Child(maintain, cluster.master, index.address, copied, by_executors, tmp_path) as child:
         assert child.speaks_within(SECONDS)
         done = child.hear()
     assert {word: one[0] for word, one in done.items()} == dict.fromkeys(done, 0), done
@@ -256,9 +295,9 @@ def test_work_on_ranges_of_a_repository_on_hbase_runs_on_the_executors(
     made = done["backup"][1]
     for arguments in (
         ("--repo", tmp_path / "restored", "restore", tmp_path / "monday.percola"),
-        ("--repo", index, "copy", tmp_path / "alone", "--at", made["timestamp"]),
+        ("--repo", index.address, "copy", tmp_path / "alone", "--at", made["timestamp"]),
         ("--repo", copied, "copy", tmp_path / "from the copy", "--at", done["copy"][1]["ts"]),
-        ("--repo", index, "copy", tmp_path / "as copied", "--at", done["copy"][1]["ts"]),
+        ("--repo", index.address, "copy", tmp_path / "as copied", "--at", done["copy"][1]["ts"]),
         ("--repo", by_executors, "copy", tmp_path / "as restored", "--at", made["timestamp"]),
     ):
         told = percola_command(*arguments)
