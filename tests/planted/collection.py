@@ -67,8 +67,7 @@ PLANTED = [
         "safe-point-is-raised-after-the-walk",
         "What readers see is removed before they can know that they are too old.",
         file="src/percola/gc/collector.py",
-        old="        if chosen > self._store.safe_point():\n"
-        "            self._store.raise_safe_point(chosen)\n"
+        old="            self._store.raise_safe_point(chosen)\n"
         "        safe_point = collected.safe_point = self._store.safe_point()",
         new="        safe_point = collected.safe_point = max(chosen, self._store.safe_point())",
         tests=[
