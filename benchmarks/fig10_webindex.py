@@ -203,7 +203,7 @@ def run(console: Console, *, quick: bool) -> None:
     Raises StageError if a row differs, a cell is not sound, or the work was done too early.
     """
     circumstances = conditions()
-    copies, unit = (1, 8.0) if quick else (4, 20.0)
+    copies, unit = (3, 8.0) if quick else (4, 20.0)
     with ExitStack() as stack:
         folder = stack.enter_context(temporary_folder())
         stack.enter_context(_environment(SEARCH_VARIABLE, str(folder / "search")))
