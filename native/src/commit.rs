@@ -1,8 +1,12 @@
-//! The one-step commit: the checks and puts of `LmdbStore._commit_cells`, within a transaction.
+//! The one-step commit: the checks and puts of `LmdbStore._commit_cells`, within a transaction of
+//! Python's, or within one that is begun and committed here.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
+use pyo3::buffer::PyBuffer;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyString, PyTuple};
@@ -10,11 +14,14 @@ use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyString, PyTuple};
 use crate::cells::{DELETE, Key, MAX_TS, PUT, Place, TOP, number};
 use crate::environment::{Sent, Transaction};
 use crate::lmdb::{self, Api, Dbi, Val};
+use crate::reads::Reads;
 
 const INLINE_BYTES: usize = 256;
 const SILENT: u64 = 1 << 63;
 /// Cells from which on they are written without the GIL.
 const MANY: usize = 32;
+/// How long to try for the turn before Python waits for it.
+const SPIN: Duration = Duration::from_micros(60);
 
 struct Write {
     key: Vec<u8>,
@@ -57,12 +64,37 @@ impl Write {
     }
 }
 
+/// The writes of a list of them; None: ask Python.
+fn parsed(writes: &Bound<'_, PyAny>, prefixes: &Bound<'_, PyDict>) -> Option<Vec<Write>> {
+    let writes = writes.cast::<PyList>().ok()?;
+    writes
+        .iter()
+        .map(|write| Write::of(&write, prefixes))
+        .collect()
+}
+
 /// What stopped a commit.
-enum Stopped<'a> {
+enum Stopped {
     Failed(&'static str, c_int),
     /// The number of the write, the lock, the commit_ts of a newer write.
-    Conflict(usize, Option<(u64, &'a [u8])>, u64),
+    Conflict(usize, Option<(u64, Vec<u8>)>, u64),
     AskPython,
+}
+
+/// The commit_ts, or what `LmdbStore` is told of a conflict.
+fn told<'py>(
+    py: Python<'py>,
+    outcome: Result<u64, Stopped>,
+) -> PyResult<Option<Bound<'py, PyAny>>> {
+    Ok(match outcome {
+        Ok(commit_ts) => Some(commit_ts.into_pyobject(py)?.into_any()),
+        Err(Stopped::AskPython) => None,
+        Err(Stopped::Failed(what, code)) => return Err(lmdb::error(py, what, code)),
+        Err(Stopped::Conflict(at, lock, commit_ts)) => {
+            let lock = lock.map(|(ts, record)| (ts, PyBytes::new(py, &record)));
+            Some((at, lock, commit_ts).into_pyobject(py)?.into_any())
+        }
+    })
 }
 
 /// Trees by their handles.
@@ -77,13 +109,13 @@ struct Trees {
 ///
 /// # Safety
 /// The transaction is live, writes, and is used by nobody else.
-unsafe fn commit<'a>(
+unsafe fn commit(
     api: &'static Api,
     txn: *mut lmdb::Txn,
     trees: Trees,
     start_ts: u64,
     writes: &[Write],
-) -> Result<u64, Stopped<'a>> {
+) -> Result<u64, Stopped> {
     let put = |db: Dbi, key: &[u8], value: &[u8]| {
         let (mut key, mut value) = (Val::of(key), Val::of(value));
         // SAFETY: as the caller promises; LMDB copies key and value.
@@ -114,7 +146,7 @@ unsafe fn commit<'a>(
             };
             let ts = number(stamp).ok_or(Stopped::AskPython)?;
             if ts <= MAX_TS {
-                return Err(Stopped::Conflict(at, Some((ts, place.value)), 0));
+                return Err(Stopped::Conflict(at, Some((ts, place.value.to_vec())), 0));
             }
             if TOP - ts > start_ts {
                 return Err(Stopped::Conflict(at, None, TOP - ts));
@@ -180,14 +212,7 @@ pub fn commit_cells<'py>(
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let inner = &txn.inner;
     let live = Sent::new(inner.live(py)?);
-    let Ok(writes) = writes.cast::<PyList>() else {
-        return Ok(None);
-    };
-    let parsed = writes
-        .iter()
-        .map(|write| Write::of(&write, prefixes))
-        .collect::<Option<Vec<_>>>();
-    let Some(parsed) = parsed else {
+    let Some(parsed) = parsed(writes, prefixes) else {
         return Ok(None);
     };
     let trees = Trees {
@@ -205,13 +230,179 @@ pub fn commit_cells<'py>(
     } else {
         inner.shared.outside(py, run)
     };
-    Ok(match outcome {
-        Ok(commit_ts) => Some(commit_ts.into_pyobject(py)?.into_any()),
-        Err(Stopped::AskPython) => None,
-        Err(Stopped::Failed(what, code)) => return Err(lmdb::error(py, what, code)),
-        Err(Stopped::Conflict(at, lock, commit_ts)) => {
-            let lock = lock.map(|(ts, record)| (ts, PyBytes::new(py, record)));
-            Some((at, lock, commit_ts).into_pyobject(py)?.into_any())
+    told(py, outcome)
+}
+
+/// The turn among the processes' writers: `percola.platform.file_locks.TurnLock`.
+struct Turn(c_int);
+
+impl Turn {
+    /// Takes it, if it is free soon.
+    fn take(file: c_int) -> Option<Turn> {
+        let until = Instant::now() + SPIN;
+        loop {
+            // SAFETY: it only takes a number.
+            if unsafe { libc::flock(file, libc::LOCK_EX | libc::LOCK_NB) } == 0 {
+                return Some(Turn(file));
+            }
+            if std::io::Error::last_os_error().kind() != std::io::ErrorKind::WouldBlock
+                || Instant::now() >= until
+            {
+                return None;
+            }
         }
-    })
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { libc::flock(self.0, libc::LOCK_UN) };
+    }
+}
+
+/// One-step commits, each in a write transaction of its own:
+/// `percola.store.lmdb.store.LmdbStore.commit_one_step`.
+#[pyclass(frozen, module = "percola._native")]
+pub struct Commits {
+    reads: Py<Reads>,
+    /// The numbers of the trees: cells, data, notify.
+    trees: (usize, usize, usize),
+    /// The safe point, and the number of the list of feeds.
+    shared: PyBuffer<u64>,
+    prefixes: Py<PyDict>,
+}
+
+#[pymethods]
+impl Commits {
+    #[new]
+    fn new(
+        reads: Py<Reads>,
+        trees: (usize, usize, usize),
+        shared: PyBuffer<u64>,
+        prefixes: Py<PyDict>,
+    ) -> Self {
+        Commits {
+            reads,
+            trees,
+            shared,
+            prefixes,
+        }
+    }
+
+    /// Commits, if no other process writes and no table keeps a feed as of the list `feeds`.
+    ///
+    /// `turn` is the file of the turn lock, `noted` has the keys of cells that are notified,
+    /// `removed` those of notify entries that are deleted. Returns what `commit_cells` does, None
+    /// if nothing is written: ask Python. Raises LMDB's error if it refused the commit.
+    #[allow(clippy::too_many_arguments)]
+    fn commit<'py>(
+        &self,
+        py: Python<'py>,
+        turn: c_int,
+        start_ts: u64,
+        writes: &Bound<'py, PyAny>,
+        noted: Vec<PyBackedBytes>,
+        removed: Vec<PyBackedBytes>,
+        feeds: u64,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let Some(parsed) = parsed(writes, self.prefixes.bind(py)) else {
+            return Ok(None);
+        };
+        let (cells, data, notify) = self.trees;
+        let found = self.reads.get().current(|shared, databases| {
+            let tree = |number: usize| databases.get(number).copied();
+            let trees = Trees {
+                cells: tree(cells)?,
+                data: tree(data)?,
+                notify: tree(notify)?,
+            };
+            Some((shared.clone(), trees))
+        });
+        let Some((shared, trees)) = found.flatten() else {
+            return Ok(None);
+        };
+        let (api, env) = (shared.api, shared.env.get(py));
+        if env.is_null() {
+            return Ok(None);
+        }
+        let (env, integers) = (
+            Sent::new(env),
+            Sent::new(self.shared.buf_ptr().cast::<u64>()),
+        );
+        let run = || -> Result<u64, Stopped> {
+            let _turn = Turn::take(turn).ok_or(Stopped::AskPython)?;
+            let mut txn = null_mut();
+            // SAFETY: the environment stays open while this is inside.
+            if unsafe { (api.txn_begin)(env.get(), null_mut(), 0, &mut txn) } != 0 {
+                return Err(Stopped::AskPython);
+            }
+            // SAFETY: the buffer has two aligned integers, which other processes change.
+            let current = unsafe {
+                let integer =
+                    |at| AtomicU64::from_ptr(integers.get().add(at)).load(Ordering::Acquire);
+                integer(0) <= start_ts && integer(1) == feeds
+            };
+            let outcome = if current {
+                // SAFETY: the transaction is live, and this thread's alone.
+                unsafe { commit(api, txn, trees, start_ts, &parsed) }.and_then(|commit_ts| {
+                    // SAFETY: as above.
+                    unsafe { settle(api, txn, trees.notify, commit_ts, &noted, &removed) }
+                })
+            } else {
+                Err(Stopped::AskPython)
+            };
+            match outcome {
+                // SAFETY: as above; it is not used again.
+                Ok(commit_ts) => match unsafe { (api.txn_commit)(txn) } {
+                    0 => Ok(commit_ts),
+                    code => Err(Stopped::Failed("mdb_txn_commit", code)),
+                },
+                Err(stopped) => {
+                    // SAFETY: as above.
+                    unsafe { (api.txn_abort)(txn) };
+                    Err(match stopped {
+                        Stopped::Failed(..) => Stopped::AskPython,
+                        other => other,
+                    })
+                }
+            }
+        };
+        let outcome = shared.outside(py, run);
+        told(py, outcome)
+    }
+}
+
+/// Puts and deletes notify entries.
+///
+/// # Safety
+/// As for `commit`.
+unsafe fn settle(
+    api: &'static Api,
+    txn: *mut lmdb::Txn,
+    notify: Dbi,
+    commit_ts: u64,
+    noted: &[PyBackedBytes],
+    removed: &[PyBackedBytes],
+) -> Result<u64, Stopped> {
+    for key in noted {
+        let mut entry = Key::new();
+        if !(entry.add(key) && entry.add(&commit_ts.to_be_bytes())) {
+            return Err(Stopped::AskPython);
+        }
+        let (mut key, mut value) = (Val::of(entry.get()), Val::of(&[]));
+        // SAFETY: as the caller promises.
+        if unsafe { (api.put)(txn, notify, &mut key, &mut value, 0) } != 0 {
+            return Err(Stopped::AskPython);
+        }
+    }
+    for key in removed {
+        let mut key = Val::of(key);
+        // SAFETY: as the caller promises.
+        let code = unsafe { (api.del)(txn, notify, &mut key, null_mut()) };
+        if code != 0 && code != lmdb::NOTFOUND {
+            return Err(Stopped::AskPython);
+        }
+    }
+    Ok(commit_ts)
 }

@@ -131,6 +131,22 @@ impl Shared {
         Some(result)
     }
 
+    /// The number of the last commit of any process; it may not be visible to readers yet.
+    pub fn last_commit(&self, py: Python<'_>) -> Option<usize> {
+        let env = self.env.get(py);
+        if env.is_null() {
+            return None;
+        }
+        let mut found = std::mem::MaybeUninit::<lmdb::EnvInfo>::zeroed();
+        // SAFETY: the environment is open; the call fills in all of it.
+        unsafe {
+            match (self.api.env_info)(env, found.as_mut_ptr()) {
+                0 => Some(found.assume_init().last_txnid),
+                _ => None,
+            }
+        }
+    }
+
     fn end_hot(&self, hot: &mut Hot) {
         // SAFETY: both are this environment's, which is open, and are not used again.
         unsafe {

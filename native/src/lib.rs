@@ -21,9 +21,11 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<environment::Cursor>()?;
     module.add_class::<reads::Reads>()?;
     module.add_class::<reads::Reader>()?;
+    module.add_class::<reads::LastDrawn>()?;
     module.add_function(wrap_pyfunction!(reads::states, module)?)?;
     module.add_function(wrap_pyfunction!(scans::scan, module)?)?;
     module.add_function(wrap_pyfunction!(scans::scan_columns, module)?)?;
+    module.add_class::<commit::Commits>()?;
     module.add_function(wrap_pyfunction!(commit::commit_cells, module)?)?;
     Ok(())
 }

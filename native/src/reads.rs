@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use pyo3::buffer::PyBuffer;
+use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt, PyList, PyTuple};
 
@@ -25,17 +26,24 @@ const MANY: usize = 32;
 #[derive(Default)]
 pub struct Reads {
     current: Mutex<Option<(Arc<Shared>, Vec<Dbi>)>>,
+    /// The last timestamp drawn, and the number of LMDB's transaction that left it so.
+    drawn: Mutex<Option<(usize, u64)>>,
 }
 
 impl Reads {
+    /// What `take` makes of the environment and its trees; it must not give up the GIL.
+    pub fn current<R>(&self, take: impl FnOnce(&Arc<Shared>, &[Dbi]) -> R) -> Option<R> {
+        let guard = lock(&self.current);
+        let (shared, databases) = guard.as_ref()?;
+        Some(take(shared, databases))
+    }
+
     fn hot<R>(
         &self,
         py: Python<'_>,
         read: impl FnOnce(&Shared, &[Dbi], &mut Hot) -> R,
     ) -> Option<R> {
-        let guard = lock(&self.current);
-        let (shared, databases) = guard.as_ref()?;
-        shared.hot(py, |hot| read(shared, databases, hot))
+        self.current(|shared, databases| shared.hot(py, |hot| read(shared, databases, hot)))?
     }
 }
 
@@ -49,6 +57,7 @@ impl Reads {
     /// From now on, read this environment.
     fn attach(&self, environment: &Environment, databases: Vec<Dbi>) {
         let old = lock(&self.current).replace((environment.shared.clone(), databases));
+        *lock(&self.drawn) = None;
         // Without the mutex: closing an environment may give up the GIL.
         drop(old);
     }
@@ -59,18 +68,9 @@ impl Reads {
         drop(old);
     }
 
-    /// The integer stored under a key in the root tree, 0 if there is none; None: ask Python.
-    fn counter(&self, py: Python<'_>, key: &[u8]) -> Option<u64> {
-        self.hot(py, |shared, _, hot| {
-            let (mut key, mut value) = (Val::of(key), Val::EMPTY);
-            // SAFETY: the transaction has begun; nobody ends it meanwhile.
-            match unsafe { (shared.api.get)(hot.txn, lmdb::ROOT, &mut key, &mut value) } {
-                // SAFETY: as above.
-                0 => number(unsafe { value.bytes() }),
-                lmdb::NOTFOUND => Some(0),
-                _ => None,
-            }
-        })?
+    /// The last timestamp drawn: `percola.store.lmdb.store.LmdbStore.last_drawn`, which is `slow`.
+    fn last_drawn(this: Py<Self>, slow: Py<PyAny>) -> LastDrawn {
+        LastDrawn { reads: this, slow }
     }
 
     /// A reader of one column: `percola.store.lmdb.store.LmdbStore.reader`.
@@ -98,6 +98,54 @@ impl Reads {
             safe_point,
             blocked,
             slow,
+        }
+    }
+}
+
+/// Reads the last timestamp drawn.
+#[pyclass(frozen, module = "percola._native")]
+pub struct LastDrawn {
+    reads: Py<Reads>,
+    slow: Py<PyAny>,
+}
+
+impl LastDrawn {
+    fn find(&self, py: Python<'_>) -> Option<u64> {
+        let reads = self.reads.get();
+        let mut known = lock(&reads.drawn);
+        let last = reads.current(|shared, _| shared.last_commit(py))??;
+        match *known {
+            Some((commit, ts)) if commit == last => return Some(ts),
+            _ => {}
+        }
+        let (commit, ts) = reads.hot(py, |shared, _, hot| {
+            let (mut key, mut value) = (Val::of(b"ts"), Val::EMPTY);
+            // SAFETY: the transaction has begun; nobody ends it meanwhile.
+            unsafe {
+                let commit = (shared.api.txn_id)(hot.txn);
+                match (shared.api.get)(hot.txn, lmdb::ROOT, &mut key, &mut value) {
+                    0 => Some((commit, number(value.bytes())?)),
+                    lmdb::NOTFOUND => Some((commit, 0)),
+                    _ => None,
+                }
+            }
+        })??;
+        *known = Some((commit, ts));
+        Some(ts)
+    }
+}
+
+#[pymethods]
+impl LastDrawn {
+    // The store refers to this, and `slow` to the store.
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.slow)
+    }
+
+    fn __call__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
+        match self.find(py) {
+            Some(ts) => Ok(ts.into_pyobject(py)?.into_any()),
+            None => self.slow.bind(py).call0(),
         }
     }
 }

@@ -68,7 +68,7 @@ class Reader:
 class Reads:
     def attach(self, environment: Environment, databases: Sequence[int]) -> None: ...
     def detach(self) -> None: ...
-    def counter(self, key: bytes) -> int | None: ...
+    def last_drawn(self, slow: Callable[[], int]) -> Callable[[], int]: ...
     def reader(
         self,
         head: bytes,
@@ -79,6 +79,24 @@ class Reads:
         blocked: Blocked,
         slow: Callable[[bytes, int], bytes | Blocked | None],
     ) -> Reader: ...
+
+class Commits:
+    def __init__(
+        self,
+        reads: Reads,
+        trees: tuple[int, int, int],
+        shared: memoryview[int],
+        prefixes: dict[str, bytes],
+    ) -> None: ...
+    def commit(
+        self,
+        turn: int,
+        start_ts: int,
+        writes: Sequence[OneStepWrite],
+        noted: Sequence[bytes],
+        removed: Sequence[bytes],
+        feeds: int,
+    ) -> int | tuple[int, tuple[int, bytes] | None, int] | None: ...
 
 def states(
     txn: Transaction, keys: list[bytes], ts: int, cells: int, data: int

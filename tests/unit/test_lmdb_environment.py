@@ -124,6 +124,40 @@ def test_commits_that_wait_for_the_disk_are_far_more_than_writes_to_it(
     assert last_transaction(environment) - before < THREADS * each / 2
 
 
+@pytest.mark.parametrize("durability", ["full", "relaxed"])
+def test_a_write_at_once_leaves_nothing_held_and_nobody_waiting_whatever_becomes_of_it(
+    tmp_path: Path, durability: str, pool: ThreadPoolExecutor, wait_until: Wait
+) -> None:
+    environment = Environment(tmp_path, [b"one"], durability=durability)
+
+    def outcome(answer: object) -> object:
+        def commit(turn: int, given: object) -> object:
+            assert turn >= 0 and environment._running
+            waiting.append(pool.submit(environment.write, put(environment, b"other")))
+            wait_until(lambda: len(environment._queue) == 1)
+            # Who finds a thread writing, or one that waits to, leaves it to the queue.
+            assert environment.write_at_once(pytest.fail) is None
+            if isinstance(given, BaseException):
+                raise given
+            return given
+
+        waiting: list[Future[bytes]] = []
+        try:
+            return environment.write_at_once(commit, answer)
+        except BaseException as error:
+            return type(error)
+        finally:
+            assert waiting[0].result(DEADLINE) == b"other"
+            assert not (environment._running or environment._queue or environment._writing.locked())
+
+    full, no_room = lmdb.MapFullError("full"), lmdb.DiskError("No space left")
+    answers = [7, None, full, no_room, KeyboardInterrupt()]
+    expected = [7, None, None, percola.StoreFullError, KeyboardInterrupt]
+    assert [outcome(answer) for answer in answers] == expected
+    environment.close()
+    assert environment.write_at_once(pytest.fail) is None
+
+
 @pytest.mark.parametrize(
     ("error", "raised"),
     [

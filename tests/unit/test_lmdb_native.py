@@ -225,20 +225,28 @@ def random_commit(rng: random.Random, drawn: int) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_commit_stores_what_the_python_code_stores(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize("call", ["commit_cells", "commit"])
+def test_a_commit_stores_what_the_python_code_stores(tmp_path: Path, seed: int, call: str) -> None:
     rng = random.Random(seed)
     stores = []
     for name in engines.ENGINES:
         with engines.using(name):
             stores.append(LmdbStore(tmp_path / name, durability="relaxed"))
         stores[-1].create_tables(["s", "t"])
-        stores[-1].keep_feed("t")
-    asked = Asked(stores[0]._environment.native)
+        if call == "commit_cells":  # With a feed there are calls of Python's between begin and end.
+            stores[-1].keep_feed("t")
+    # What the first commit learns: that there is no feed.
+    assert stores[0].commit_one_step(0, []) == stores[1].commit_one_step(0, [])
+    native_code, commits = stores[0]._environment.native, stores[0]._commits
+    asked = Asked(commits if call == "commit" else native_code)
     outcomes = set()
     for _ in range(150):
         arguments = random_commit(rng, stores[0].last_drawn())
         locks = any(write[1] == Op.LOCK for write in arguments[1])
-        stores[0]._environment.native = engines.native() if locks else asked
+        engine: Any = native_code if locks or call == "commit" else asked
+        stores[0]._environment.native = engine
+        whole: Any = commits if locks or call == "commit_cells" else asked
+        stores[0]._commits = whole
         if rng.random() < 0.05:
             lock = LockRecord(Op.PUT, rng.choice(CELLS), "me", 1, 2, True, None)
             put = Put(Kind.LOCK, lock.primary.column, stores[0].last_drawn(), encode_lock(lock))
@@ -246,16 +254,34 @@ def test_a_commit_stores_what_the_python_code_stores(tmp_path: Path, seed: int) 
             assert [store.mutate([mutation]) for store in stores] == [[True]] * 2
         native, python = (store.commit_one_step(*arguments) for store in stores)
         assert native == python
+        drawn = [store.last_drawn() for store in stores]
+        assert drawn == 2 * [LmdbStore.last_drawn(stores[0])]
         outcomes.add(
             "committed" if isinstance(native, int) else "locked" if native.lock else "newer"
         )
     assert entries_of(stores[0]) == entries_of(stores[1])
-    assert outcomes == {"committed", "locked", "newer"} and "commit_cells" in asked.answers
+    assert outcomes == {"committed", "locked", "newer"} and asked.answers == {call}
+    stores[0]._environment.native, stores[0]._commits = native_code, commits
     for store in stores:
         store.raise_safe_point(9)
         with pytest.raises(SnapshotTooOldError):
             store.commit_one_step(8, arguments[1])
         store.close()
+
+
+def test_a_feed_that_begins_between_two_commits_has_the_second(store: LmdbStore) -> None:
+    commits: Any = store._commits
+    asked = Asked(commits)
+    write = (Cell("t", b"r", b"c"), int(Op.PUT), b"", False)
+    for whole in (commits, asked):  # The first one finds out that there is no feed.
+        store._commits = whole
+        store.commit_one_step(store.last_drawn(), [write])
+    store._commits = commits
+    store.keep_feed("t")
+    assert entries_of(store)[5] == [] and asked.answers == {"commit"}
+    commit_ts = store.commit_one_step(store.last_drawn(), [write])
+    assert isinstance(commit_ts, int)
+    assert [key[2:10] for key, _ in entries_of(store)[5]] == [commit_ts.to_bytes(8, "big")]
 
 
 @pytest.mark.parametrize(

@@ -156,16 +156,19 @@ class TurnLock:
     """An exclusive lock on a file (flock), for one thread of this process at a time.
 
     Raises OSError if the file cannot be opened.
+
+    Attributes:
+        fd: its descriptor, for native code that takes the lock.
     """
 
     def __init__(self, path: Path) -> None:
-        self._fd = fd = open_file(path)
+        self.fd = fd = open_file(path)
         self._wait = Wait(f"the lock {path}", lambda: holders(fd, "FLOCK"))
 
     def take(self) -> None:
         """Wait until no other process has the lock, without the GIL."""
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
         except BlockingIOError:
             pass
@@ -174,20 +177,20 @@ class TurnLock:
             if self._try():
                 return
         with self._wait.waiting():
-            fcntl.flock(self._fd, fcntl.LOCK_EX)
+            fcntl.flock(self.fd, fcntl.LOCK_EX)
 
     def _try(self) -> bool:
         try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True
 
     def release(self) -> None:
         """Release the lock; no effect if it is not held."""
-        fcntl.flock(self._fd, fcntl.LOCK_UN)
+        fcntl.flock(self.fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Close the file and release the lock."""
         self._wait.close()
-        os.close(self._fd)
+        os.close(self.fd)

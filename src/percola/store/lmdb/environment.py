@@ -7,7 +7,8 @@ Group commit. Only one writer of all processes runs at a time, and each waits fo
 threads put their operations in a queue; one thread leads and runs all queued operations in one LMDB
 transaction, so that many commits share one fsync. If an operation raises, the transaction is rolled
 back and run again without it: the operation leaves nothing behind and does not affect the others.
-If the map is full, the transaction is rolled back, the map grows, and it runs again. With
+If the map is full, the transaction is rolled back, the map grows, and it runs again. A thread that
+finds no other one writing may leave its commit to native code as a whole (`write_at_once`). With
 durability "relaxed" no commit waits for the disk: `BackgroundSync` syncs once a second.
 
 The map. LMDB maps its file into memory at a size fixed when it is opened. When another process
@@ -313,6 +314,39 @@ class Environment:
         result: T = request[1]
         return result
 
+    def write_at_once(self, commit: Callable[..., T | None], *arguments: Any) -> T | None:
+        """Have native code do a write as a whole, if no other thread of this process writes.
+
+        `commit` is called with the descriptor of the turn lock and the arguments. It takes the
+        turn, and begins and commits a transaction, or returns None: then nothing is written, which
+        goes for this method as well. Raises StoreError if LMDB refuses the commit.
+        """
+        background = self._background
+        if self._queue or self._writing.locked():
+            return None
+        if background is not None and background.failure is not None:
+            return None
+        found = None
+        try:
+            with self._writing:
+                self._running.append(None)
+                try:
+                    turn = self._turn
+                    if self._env is not None and not self._paused and turn is not None:
+                        found = commit(turn.fd, *arguments)
+                finally:
+                    self._running.pop()
+        except (lmdb.MapFullError, lmdb.MapResizedError):
+            return None
+        except lmdb.Error as error:
+            raise translate(error, self.folder) from error
+        finally:
+            if self._queue:
+                self._promote()
+        if found is not None:
+            self._note_commit()
+        return found
+
     def _share(self, request: list[Any]) -> None:
         """Run the request together with those of all threads that wait for the disk.
 
@@ -405,7 +439,12 @@ class Environment:
                 self._open()
             except RepositoryError as error:
                 self._recover(group, error, in_operation)
-        elif self._background is not None:
+        else:
+            self._note_commit()
+
+    def _note_commit(self) -> None:
+        """See to what a commit leaves to be done from time to time."""
+        if self._background is not None:
             self._background.note_commit()
         elif time.monotonic() > self._care_at:
             self._care_at = time.monotonic() + _CARE_SECONDS

@@ -40,6 +40,9 @@ class Feeds:
 
     Args:
         database: the number of the database `changes` in the environment.
+
+    Attributes:
+        none_as_of: the number of the list of feeds as of which there is none; None: not known.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class Feeds:
         self._view = shared.view
         self._known: frozenset[bytes] = frozenset()
         self._as_of = -1
+        self.none_as_of: int | None = None
 
     # --- Writing ------------------------------------------------------------------------
 
@@ -77,6 +81,7 @@ class Feeds:
                         break
                     found.add(key[len(_FEED) :])
             self._known, self._as_of = frozenset(found), self._view[1]
+            self.none_as_of = None if found else self._as_of
         return self._known
 
     def list_commit(

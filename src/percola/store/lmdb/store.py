@@ -25,7 +25,7 @@ import functools
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from percola.cells import (
     CHANGE_RECORD,
@@ -68,6 +68,9 @@ from percola.store.lmdb.feed import Feeds
 from percola.store.lmdb.keys import NEWEST_FIRST, TOP, Keys, keys_between, suffix, timestamp
 from percola.store.lmdb.safe_point import SharedSafePoint
 
+if TYPE_CHECKING:
+    import percola._native as _native
+
 _DATABASES: Final = (b"cells", b"data", b"notify", b"failed", b"locks", b"changes")
 _CELLS, _DATA, _NOTIFY, _FAILED, _LOCKS, _CHANGES = range(6)
 _OF_KIND: Final = {
@@ -106,6 +109,15 @@ class LmdbStore(OneStepStore):
             self._safe_point = SharedSafePoint(folder)
             self._feeds = Feeds(self._environment, _CHANGES, self._keys, self._safe_point)
             self._safe_point.agree_with(self._environment)
+            self._commits: _native.Commits | None = None
+            if (native := self._environment.native) is not None:
+                reads = self._environment.reads
+                assert reads is not None
+                trees = _CELLS, _DATA, _NOTIFY
+                view, prefixes = self._safe_point.view, self._keys.prefixes
+                self._commits = native.Commits(reads, trees, view, prefixes)
+                drawn = reads.last_drawn(self.last_drawn)
+                self.last_drawn = drawn  # type: ignore[method-assign]
         except BaseException:
             self._environment.close()
             raise
@@ -177,6 +189,16 @@ class LmdbStore(OneStepStore):
         for write in writes:
             if write[0][0] not in prefixes:
                 self._keys.prefix(write[0][0])  # Raises UnknownTableError, or knows it from now on.
+        commits, feeds_as_of = self._commits, self._feeds.none_as_of
+        plain = not deletes or all(kind is Kind.NOTIFY for kind, _, _ in deletes)
+        if commits is not None and feeds_as_of is not None and plain:
+            noted = [self._key(*cell) for cell in notifications]
+            removed = [self._key(*cell) + suffix(kind, ts) for kind, cell, ts in deletes]
+            found = self._environment.write_at_once(
+                commits.commit, start_ts, writes, noted, removed, feeds_as_of
+            )
+            if found is not None:
+                return found if found.__class__ is int else self._conflict(writes, found)
         native = self._environment.native
         commit_cells = self._commit_cells if native is None else self._commit_cells_natively
 
@@ -186,10 +208,10 @@ class LmdbStore(OneStepStore):
             if isinstance(outcome, OneStepConflict):
                 return outcome
             if notifications or deletes:
-                plain = outcome.to_bytes(8, "big")
+                commit_ts = outcome.to_bytes(8, "big")
                 notify = self._environment.databases[_NOTIFY]
                 for cell in notifications:
-                    txn.put(self._key(*cell) + plain, b"", db=notify)
+                    txn.put(self._key(*cell) + commit_ts, b"", db=notify)
                 for kind, cell, ts in deletes:
                     self._delete(txn, kind, self._key(*cell), ts)
             if feeds := self._feeds.current(txn):
@@ -211,6 +233,9 @@ class LmdbStore(OneStepStore):
             return found
         if found is None:
             return self._commit_cells(txn, start_ts, writes)
+        return self._conflict(writes, found)
+
+    def _conflict(self, writes: Sequence[OneStepWrite], found: Any) -> OneStepConflict:
         at, lock, commit_ts = found
         return OneStepConflict(writes[at][0], lock, commit_ts)
 
@@ -277,8 +302,6 @@ class LmdbStore(OneStepStore):
 
     def last_drawn(self) -> int:
         environment = self._environment
-        if (reads := environment.reads) is not None and (drawn := reads.counter(b"ts")) is not None:
-            return drawn
         txn = environment.begin_read()
         try:
             found = txn.get(b"ts")
