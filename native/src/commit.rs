@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use pyo3::buffer::PyBuffer;
+use pyo3::gc::{PyTraverseError, PyVisit};
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyString, PyTuple};
@@ -16,19 +18,19 @@ use crate::environment::{Sent, Transaction};
 use crate::lmdb::{self, Api, Dbi, Val};
 use crate::reads::Reads;
 
-const INLINE_BYTES: usize = 256;
+pub const INLINE_BYTES: usize = 256;
 const SILENT: u64 = 1 << 63;
 /// Cells from which on they are written without the GIL.
 const MANY: usize = 32;
 /// How long to try for the turn before Python waits for it.
 const SPIN: Duration = Duration::from_micros(60);
 
-struct Write {
-    key: Vec<u8>,
-    op: u8,
-    value: Option<PyBackedBytes>,
-    notifies: bool,
-    silent: bool,
+pub struct Write {
+    pub key: Vec<u8>,
+    pub op: u8,
+    pub value: Option<PyBackedBytes>,
+    pub notifies: bool,
+    pub silent: bool,
 }
 
 impl Write {
@@ -309,6 +311,26 @@ impl Commits {
         let Some(parsed) = parsed(writes, self.prefixes.bind(py)) else {
             return Ok(None);
         };
+        told(
+            py,
+            self.run(py, turn, start_ts, &parsed, &noted, &removed, feeds),
+        )
+    }
+}
+
+impl Commits {
+    /// See `commit`.
+    #[allow(clippy::too_many_arguments)]
+    fn run(
+        &self,
+        py: Python<'_>,
+        turn: c_int,
+        start_ts: u64,
+        writes: &[Write],
+        noted: &[PyBackedBytes],
+        removed: &[PyBackedBytes],
+        feeds: u64,
+    ) -> Result<u64, Stopped> {
         let (cells, data, notify) = self.trees;
         let found = self.reads.get().current(|shared, databases| {
             let tree = |number: usize| databases.get(number).copied();
@@ -320,11 +342,11 @@ impl Commits {
             Some((shared.clone(), trees))
         });
         let Some((shared, trees)) = found.flatten() else {
-            return Ok(None);
+            return Err(Stopped::AskPython);
         };
         let (api, env) = (shared.api, shared.env.get(py));
         if env.is_null() {
-            return Ok(None);
+            return Err(Stopped::AskPython);
         }
         let (env, integers) = (
             Sent::new(env),
@@ -345,9 +367,9 @@ impl Commits {
             };
             let outcome = if current {
                 // SAFETY: the transaction is live, and this thread's alone.
-                unsafe { commit(api, txn, trees, start_ts, &parsed) }.and_then(|commit_ts| {
+                unsafe { commit(api, txn, trees, start_ts, writes) }.and_then(|commit_ts| {
                     // SAFETY: as above.
-                    unsafe { settle(api, txn, trees.notify, commit_ts, &noted, &removed) }
+                    unsafe { settle(api, txn, trees.notify, commit_ts, noted, removed) }
                 })
             } else {
                 Err(Stopped::AskPython)
@@ -368,8 +390,93 @@ impl Commits {
                 }
             }
         };
-        let outcome = shared.outside(py, run);
-        told(py, outcome)
+        shared.outside(py, run)
+    }
+}
+
+/// What decides in Python whether a thread may write at once, and is to be told of a commit:
+/// `percola.store.lmdb.environment.Environment.write_at_once`.
+///
+/// The fields hold it together with `Environment`, so Python's garbage collection visits them.
+pub struct Gate {
+    /// The requests that wait, and the methods of the lock of this process's writers.
+    queue: Py<PyAny>,
+    acquire: Py<PyAny>,
+    release: Py<PyAny>,
+    /// Has an attribute `failure`, which is to be told first; or None.
+    background: Py<PyAny>,
+    /// Wakes the first waiting thread; sees to what commits leave to be done; explains an error.
+    promote: Py<PyAny>,
+    note_commit: Py<PyAny>,
+    explained: Py<PyAny>,
+}
+
+impl Gate {
+    pub fn of(environment: &Bound<'_, PyAny>) -> PyResult<Gate> {
+        let of = |name: &str| environment.getattr(name).map(Bound::unbind);
+        let writing = environment.getattr("_writing")?;
+        Ok(Gate {
+            queue: of("_queue")?,
+            acquire: writing.getattr("acquire")?.unbind(),
+            release: writing.getattr("release")?.unbind(),
+            background: of("_background")?,
+            promote: of("_promote")?,
+            note_commit: of("_note_commit")?,
+            explained: of("_explain")?,
+        })
+    }
+
+    pub fn traverse(&self, visit: &PyVisit<'_>) -> Result<(), PyTraverseError> {
+        visit.call(&self.queue)?;
+        visit.call(&self.acquire)?;
+        visit.call(&self.release)?;
+        visit.call(&self.background)?;
+        visit.call(&self.promote)?;
+        visit.call(&self.note_commit)?;
+        visit.call(&self.explained)
+    }
+}
+
+impl Commits {
+    /// Commits a transaction's own writes, if no other thread of this process writes. None: nothing
+    /// is written, and Python is to be asked. Raises StoreError if LMDB refused the commit.
+    pub fn at_once(
+        &self,
+        py: Python<'_>,
+        start_ts: u64,
+        writes: &[Write],
+        feeds: u64,
+    ) -> PyResult<Option<u64>> {
+        let reads = self.reads.get();
+        let Some((gate, turn)) = reads.gate(py) else {
+            return Ok(None);
+        };
+        let waiting = || -> PyResult<bool> { Ok(gate.queue.bind(py).len()? > 0) };
+        let background = gate.background.bind(py);
+        if waiting()?
+            || !(background.is_none() || background.getattr(intern!(py, "failure"))?.is_none())
+            || !gate.acquire.bind(py).call1((false,))?.is_truthy()?
+        {
+            return Ok(None);
+        }
+        let outcome = reads.busy(py, || self.run(py, turn, start_ts, writes, &[], &[], feeds));
+        gate.release.bind(py).call0()?;
+        if waiting()? {
+            gate.promote.bind(py).call0()?;
+        }
+        match outcome {
+            Ok(commit_ts) => {
+                gate.note_commit.bind(py).call0()?;
+                Ok(Some(commit_ts))
+            }
+            Err(Stopped::Failed(_, lmdb::MAP_FULL | lmdb::MAP_RESIZED)) => Ok(None),
+            Err(Stopped::Failed(what, code)) => {
+                let error = lmdb::error(py, what, code).into_value(py);
+                let told = gate.explained.bind(py).call1((error,))?;
+                Err(PyErr::from_value(told))
+            }
+            Err(_) => Ok(None),
+        }
     }
 }
 

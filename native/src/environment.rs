@@ -22,7 +22,7 @@ use pyo3::types::{PyBytes, PyDict, PyTuple};
 use crate::lmdb::{self, Api, Dbi, Val, check, error, is_over};
 
 /// A value that only threads that hold the GIL touch.
-pub struct Gil<T>(Cell<T>);
+pub struct Gil<T>(pub Cell<T>);
 
 // SAFETY: `get` and `set` take a token that the thread holds the GIL, and copy the value while it
 // does. The types stored are numbers, and pointers that LMDB lets any thread use in turn.

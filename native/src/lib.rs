@@ -2,12 +2,16 @@
 //!
 //! `docs/decisions/058-native-lmdb.md` says why it is here and what it may do.
 
+mod active;
 mod cells;
+mod columns;
 mod commit;
 mod environment;
+mod held;
 mod lmdb;
 mod reads;
 mod scans;
+mod transactions;
 
 use pyo3::prelude::*;
 
@@ -25,6 +29,12 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(reads::states, module)?)?;
     module.add_function(wrap_pyfunction!(scans::scan, module)?)?;
     module.add_function(wrap_pyfunction!(scans::scan_columns, module)?)?;
+    module.add_class::<active::Slot>()?;
+    module.add_class::<active::ActiveSnapshots>()?;
+    module.add_class::<columns::Calls>()?;
+    module.add_class::<transactions::SnapshotBase>()?;
+    module.add_class::<transactions::TransactionBase>()?;
+    module.add_function(wrap_pyfunction!(held::forked, module)?)?;
     module.add_class::<commit::Commits>()?;
     module.add_function(wrap_pyfunction!(commit::commit_cells, module)?)?;
     Ok(())

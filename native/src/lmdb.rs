@@ -87,7 +87,8 @@ pub const SET_RANGE: c_int = 17;
 
 pub const BAD_VALSIZE: c_int = -30781;
 pub const NOTFOUND: c_int = -30798;
-const MAP_FULL: c_int = -30792;
+pub const MAP_FULL: c_int = -30792;
+pub const MAP_RESIZED: c_int = -30785;
 const DBS_FULL: c_int = -30791;
 const READERS_FULL: c_int = -30790;
 const TXN_FULL: c_int = -30788;
@@ -208,7 +209,7 @@ pub fn error(py: Python<'_>, what: &str, code: c_int) -> PyErr {
         TXN_FULL => "TxnFullError",
         -30787 => "CursorFullError",
         -30786 => "PageFullError",
-        -30785 => "MapResizedError",
+        MAP_RESIZED => "MapResizedError",
         -30784 => "IncompatibleError",
         -30783 => "BadRslotError",
         -30782 => "BadTxnError",

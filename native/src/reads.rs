@@ -6,7 +6,7 @@
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use pyo3::buffer::PyBuffer;
@@ -15,6 +15,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyInt, PyList, PyTuple};
 
 use crate::cells::{Key, Place, State, number, state};
+use crate::commit::Gate;
 use crate::environment::{Environment, Hot, Sent, Shared, Transaction, lock};
 use crate::lmdb::{self, Dbi, Val};
 
@@ -28,9 +29,30 @@ pub struct Reads {
     current: Mutex<Option<(Arc<Shared>, Vec<Dbi>)>>,
     /// The last timestamp drawn, and the number of LMDB's transaction that left it so.
     drawn: Mutex<Option<(usize, u64)>>,
+    /// What lets a thread write at once, and the descriptor of the turn lock.
+    gate: Mutex<Option<(Arc<Gate>, c_int)>>,
+    /// Whether no thread may write at once, and how many do.
+    paused: AtomicBool,
+    busy: AtomicUsize,
 }
 
 impl Reads {
+    /// What lets a thread write at once, unless no thread may.
+    pub fn gate(&self, _: Python<'_>) -> Option<(Arc<Gate>, c_int)> {
+        if self.paused.load(Ordering::Relaxed) {
+            return None;
+        }
+        lock(&self.gate).clone()
+    }
+
+    /// Does something that a pause waits for.
+    pub fn busy<R>(&self, _: Python<'_>, what: impl FnOnce() -> R) -> R {
+        self.busy.fetch_add(1, Ordering::Relaxed);
+        let result = what();
+        self.busy.fetch_sub(1, Ordering::Relaxed);
+        result
+    }
+
     /// What `take` makes of the environment and its trees; it must not give up the GIL.
     pub fn current<R>(&self, take: impl FnOnce(&Arc<Shared>, &[Dbi]) -> R) -> Option<R> {
         let guard = lock(&self.current);
@@ -54,17 +76,63 @@ impl Reads {
         Reads::default()
     }
 
-    /// From now on, read this environment.
-    fn attach(&self, environment: &Environment, databases: Vec<Dbi>) {
+    /// From now on, read this environment; and write at once, as far as `owner` allows it, which is
+    /// `percola.store.lmdb.environment.Environment`, with the descriptor of its turn lock.
+    fn attach(
+        &self,
+        environment: &Environment,
+        databases: Vec<Dbi>,
+        owner: &Bound<'_, PyAny>,
+        turn: c_int,
+    ) -> PyResult<()> {
+        let gate = Arc::new(Gate::of(owner)?);
         let old = lock(&self.current).replace((environment.shared.clone(), databases));
+        let old_gate = lock(&self.gate).replace((gate, turn));
         *lock(&self.drawn) = None;
         // Without the mutex: closing an environment may give up the GIL.
         drop(old);
+        drop(old_gate);
+        Ok(())
     }
 
-    /// From now on, have Python's functions read.
+    /// From now on, have Python's functions read and write.
     fn detach(&self) {
         let old = lock(&self.current).take();
+        let old_gate = lock(&self.gate).take();
+        drop(old);
+        drop(old_gate);
+    }
+
+    /// From now on, let no thread write at once, or let them again.
+    #[setter]
+    fn set_paused(&self, paused: bool) {
+        self.paused.store(paused, Ordering::Relaxed);
+    }
+
+    /// Whether a thread writes at once.
+    #[getter]
+    fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Relaxed) > 0
+    }
+
+    /// In the child of a fork: forget the parent's threads.
+    fn start_afresh(&self) {
+        self.detach();
+        self.paused.store(false, Ordering::Relaxed);
+        self.busy.store(0, Ordering::Relaxed);
+    }
+
+    fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
+        if let Ok(gate) = self.gate.try_lock()
+            && let Some((gate, _)) = &*gate
+        {
+            gate.traverse(&visit)?;
+        }
+        Ok(())
+    }
+
+    fn __clear__(&self) {
+        let old = lock(&self.gate).take();
         drop(old);
     }
 
@@ -110,7 +178,7 @@ pub struct LastDrawn {
 }
 
 impl LastDrawn {
-    fn find(&self, py: Python<'_>) -> Option<u64> {
+    pub fn find(&self, py: Python<'_>) -> Option<u64> {
         let reads = self.reads.get();
         let mut known = lock(&reads.drawn);
         let last = reads.current(|shared, _| shared.last_commit(py))??;
@@ -164,50 +232,58 @@ pub struct Reader {
 }
 
 /// What a read of one cell has found.
-enum Found<'py> {
-    Value(Bound<'py, PyBytes>),
+pub enum Looked<R> {
+    Value(R),
     None,
     Blocked,
     AskPython,
 }
 
-impl Reader {
-    fn find<'py>(&self, py: Python<'py>, row: &[u8], ts: u64) -> Found<'py> {
-        let mut key = Key::new();
-        if !(key.add(&self.head) && key.add_row(row) && key.add(&self.tail)) {
-            return Found::AskPython;
-        }
-        let found = self.reads.get().hot(py, |shared, databases, hot| {
-            let (Some(&cells), Some(&data)) = (databases.get(self.cells), databases.get(self.data))
+impl Reads {
+    /// What `take` makes of the value of the cell `key` for a reader at `ts`. `trees` are the numbers
+    /// of cells and data, `safe_point` the shared integers of which the first is the safe point.
+    ///
+    /// `take` must not call Python's functions.
+    pub fn look<R>(
+        &self,
+        py: Python<'_>,
+        key: &[u8],
+        ts: u64,
+        trees: (usize, usize),
+        safe_point: &PyBuffer<u64>,
+        take: impl FnOnce(&[u8]) -> R,
+    ) -> Looked<R> {
+        let found = self.hot(py, |shared, databases, hot| {
+            let (Some(&cells), Some(&data)) = (databases.get(trees.0), databases.get(trees.1))
             else {
-                return Found::AskPython;
+                return Looked::AskPython;
             };
             // SAFETY: the buffer has at least one aligned integer, which other processes change.
-            let safe_point = unsafe { AtomicU64::from_ptr(self.safe_point.buf_ptr().cast()) };
+            let safe_point = unsafe { AtomicU64::from_ptr(safe_point.buf_ptr().cast()) };
             // After the transaction has begun: see `percola.store.lmdb.safe_point`.
             if safe_point.load(Ordering::Acquire) > ts {
-                return Found::AskPython;
+                return Looked::AskPython;
             }
             if placed(shared, hot, cells) != 0 {
-                return Found::AskPython;
+                return Looked::AskPython;
             }
             // SAFETY: the transaction has begun, the cursor is its own, and nobody else uses them
             // while this thread holds the GIL.
             let mut place = unsafe { Place::new(shared.api, hot.cursor) };
-            match place.seek(key.get()) {
+            match place.seek(key) {
                 Ok(true) => {}
-                Ok(false) => return Found::None,
-                Err(_) => return Found::AskPython,
+                Ok(false) => return Looked::None,
+                Err(_) => return Looked::AskPython,
             }
             // SAFETY: as above.
-            match unsafe { state(&mut place, hot.txn, data, key.get(), ts) } {
-                Ok(State::Value(_, value)) => Found::Value(PyBytes::new(py, value)),
-                Ok(State::Nothing | State::Deleted(_)) => Found::None,
-                Ok(State::Locked(..)) => Found::Blocked,
-                Ok(State::Unclear) | Err(_) => Found::AskPython,
+            match unsafe { state(&mut place, hot.txn, data, key, ts) } {
+                Ok(State::Value(_, value)) => Looked::Value(take(value)),
+                Ok(State::Nothing | State::Deleted(_)) => Looked::None,
+                Ok(State::Locked(..)) => Looked::Blocked,
+                Ok(State::Unclear) | Err(_) => Looked::AskPython,
             }
         });
-        found.unwrap_or(Found::AskPython)
+        found.unwrap_or(Looked::AskPython)
     }
 }
 
@@ -220,15 +296,23 @@ impl Reader {
         row: &Bound<'py, PyAny>,
         ts: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let mut key = Key::new();
         let found = match (row.cast_exact::<PyBytes>(), ts.extract()) {
-            (Ok(row), Ok(ts)) => self.find(py, row.as_bytes(), ts),
-            _ => Found::AskPython,
+            (Ok(row), Ok(ts))
+                if key.add(&self.head) && key.add_row(row.as_bytes()) && key.add(&self.tail) =>
+            {
+                let (reads, trees) = (self.reads.get(), (self.cells, self.data));
+                reads.look(py, key.get(), ts, trees, &self.safe_point, |value| {
+                    PyBytes::new(py, value)
+                })
+            }
+            _ => Looked::AskPython,
         };
         match found {
-            Found::Value(value) => Ok(value.into_any()),
-            Found::None => Ok(py.None().into_bound(py)),
-            Found::Blocked => Ok(self.blocked.bind(py).clone()),
-            Found::AskPython => self.slow.bind(py).call1((row, ts)),
+            Looked::Value(value) => Ok(value.into_any()),
+            Looked::None => Ok(py.None().into_bound(py)),
+            Looked::Blocked => Ok(self.blocked.bind(py).clone()),
+            Looked::AskPython => self.slow.bind(py).call1((row, ts)),
         }
     }
 }

@@ -6,6 +6,10 @@ from typing import Any, Self
 
 from percola.cells import Cell
 from percola.store.base import Blocked, CellState, OneStepWrite
+from percola.store.capabilities import Codecs
+from percola.store.lmdb.feed import Feeds
+from percola.transactions import active_snapshots
+from percola.transactions.calls import PythonSnapshot, PythonTransaction
 
 LMDB_VERSION: str
 
@@ -62,13 +66,50 @@ class Cursor:
     def iternext(self, keys: bool = True, values: bool = True) -> Iterator[Any]: ...
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]: ...
 
+class LastDrawn:
+    def __call__(self) -> int: ...
+
+class Slot:
+    def __init__(self, view: memoryview[int], index: int) -> None: ...
+    def __call__(self, ts: int) -> None: ...
+    def close(self) -> None: ...
+
+class ActiveSnapshots(active_snapshots.ActiveSnapshots): ...
+
+class Calls:
+    def __init__(
+        self,
+        reads: Reads,
+        drawn: LastDrawn,
+        trees: tuple[int, int],
+        shared: memoryview[int],
+        prefixes: dict[str, bytes],
+        declared: dict[tuple[str, bytes], bool | None],
+        class_: type,
+        codecs: Codecs,
+        commits: Commits,
+        feeds: Feeds,
+        leases: ActiveSnapshots,
+    ) -> None: ...
+
+class SnapshotBase(PythonSnapshot): ...
+class TransactionBase(PythonTransaction): ...
+
+def forked() -> None: ...
+
 class Reader:
     def read(self, row: bytes, ts: int) -> bytes | Blocked | None: ...
 
 class Reads:
-    def attach(self, environment: Environment, databases: Sequence[int]) -> None: ...
+    paused: bool
+    @property
+    def is_busy(self) -> bool: ...
+    def attach(
+        self, environment: Environment, databases: Sequence[int], owner: object, turn: int
+    ) -> None: ...
     def detach(self) -> None: ...
-    def last_drawn(self, slow: Callable[[], int]) -> Callable[[], int]: ...
+    def start_afresh(self) -> None: ...
+    def last_drawn(self, slow: Callable[[], int]) -> LastDrawn: ...
     def reader(
         self,
         head: bytes,

@@ -57,6 +57,7 @@ from percola.store.lmdb.environment import DURABILITIES
 from percola.store.walks import walk_kind
 from percola.transactions import answered, retry
 from percola.transactions.active_snapshots import leases_of
+from percola.transactions.calls import native_calls
 from percola.transactions.context import TransactionContext
 from percola.transactions.lock_resolver import LockResolver
 from percola.transactions.prefetch import Prefetch
@@ -115,6 +116,8 @@ class Repository:
         self.schema = reconcile(store, Schema(schema))
         store.create_tables(table.name for table in self.schema)
         keep_feeds(store, oracle, self.schema)
+        columns, leases = columns_of(self.schema), leases_of(coordination)
+        spans = tracing.spans_of(address)
         self._context = TransactionContext(
             store=store,
             one_step=store if one_step and isinstance(store, OneStepStore) else None,
@@ -129,15 +132,18 @@ class Repository:
                 shown=self.schema.shown,
             ),
             clock=self._clock,
-            columns=columns_of(self.schema),
+            columns=columns,
             ttl_ms=int(lock_ttl_seconds * 1000),
             wake=coordination.wake,
-            leases=leases_of(coordination),
+            leases=leases,
             caches_reads=caches_reads or prefetches,
             prefetch=Prefetch() if prefetches else None,
             calls=store.calls if isinstance(store, CountedStore) else None,
             shown=self.schema.shown,
-            spans=tracing.spans_of(address),
+            spans=spans,
+            calls_natively=(
+                native_calls(store, oracle, columns, leases) if spans is None and one_step else None
+            ),
         )
 
     def __repr__(self) -> str:

@@ -71,7 +71,7 @@ PLANTED = [
         "given-up-run-keeps-its-lease",
         "The transaction of a run that was given up holds garbage collection back.",
         file="src/percola/observers/observer.py",
-        old="        self._context.leases.drop(id(self))\n",
+        old="        self._unregister()\n",
         new="",
         tests=[
             _GIVEN_UP

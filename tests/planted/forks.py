@@ -58,7 +58,7 @@ PLANTED: list[Planted] = [
         file="src/percola/transactions/active_snapshots.py",
         old="            if active:\n",
         new="            if active and not self._held:\n",
-        tests=[LEASES + "test_one_that_begins_while_the_last_one_ends_is_not_forgotten"],
+        tests=[LEASES + "test_one_that_begins_while_the_last_one_ends_is_not_forgotten[python]"],
     ),
     Planted(
         "oldest-published-without-looking-again",
@@ -67,7 +67,8 @@ PLANTED: list[Planted] = [
         old="            if self._held == oldest == (self.oldest() or 0):\n",
         new="            if oldest or not self._active:\n",
         tests=[
-            LEASES + "test_one_that_ends_while_another_looks_for_the_oldest_leaves_nothing_held"
+            LEASES
+            + "test_one_that_ends_while_another_looks_for_the_oldest_leaves_nothing_held[python]"
         ],
     ),
     Planted(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import engines
 import pytest
 from children import Child, hear, say
 from forked import Forked, in_child
@@ -26,6 +27,15 @@ bal = bank.column("bal", int)
 
 
 # --- Inside a process -------------------------------------------------------------------
+
+
+@pytest.fixture(params=engines.ENGINES)
+def active(request: pytest.FixtureRequest) -> type[ActiveSnapshots]:
+    """`ActiveSnapshots`, and what does the same in native code."""
+    if request.param == "python":
+        return ActiveSnapshots
+    found: type[ActiveSnapshots] = engines.native().ActiveSnapshots
+    return found
 
 
 def test_repositories_that_share_a_folder_do_not_take_back_what_one_of_them_reads(
@@ -45,9 +55,11 @@ def test_repositories_that_share_a_folder_do_not_take_back_what_one_of_them_read
         assert writing.collect_garbage(retention=0).safe_point > now.start_ts
 
 
-def test_the_oldest_that_is_active_is_what_the_others_are_told() -> None:
+def test_the_oldest_that_is_active_is_what_the_others_are_told(
+    active: type[ActiveSnapshots],
+) -> None:
     told: list[int] = []
-    leases = ActiveSnapshots(told.append)
+    leases = active(told.append)
     leases.add(1, 10)
     leases.add(2, 20)
     leases.add(3, 30)
@@ -58,9 +70,11 @@ def test_the_oldest_that_is_active_is_what_the_others_are_told() -> None:
     assert told == [10, 30, 0]
 
 
-def test_an_older_one_that_begins_later_is_told_after_a_while_at_the_latest() -> None:
+def test_an_older_one_that_begins_later_is_told_after_a_while_at_the_latest(
+    active: type[ActiveSnapshots],
+) -> None:
     told: list[int] = []
-    leases = ActiveSnapshots(told.append)
+    leases = active(told.append)
     leases.add(0, 50)
     leases.add(1, 40)
     for key in range(2, 500):
@@ -109,9 +123,11 @@ def test_what_ends_after_the_coordination_is_closed_publishes_nothing(tmp_path: 
         assert other.oldest_held() is None
 
 
-def test_many_threads_that_come_and_go_leave_nothing_held() -> None:
+def test_many_threads_that_come_and_go_leave_nothing_held(
+    active: type[ActiveSnapshots],
+) -> None:
     told: list[int] = []
-    leases = ActiveSnapshots(told.append)
+    leases = active(told.append)
 
     def come_and_go(seed: int) -> None:
         rng = random.Random(seed)
@@ -126,22 +142,26 @@ def test_many_threads_that_come_and_go_leave_nothing_held() -> None:
     assert told[-1] == 0
 
 
-def test_one_that_begins_while_the_last_one_ends_is_not_forgotten() -> None:
+def test_one_that_begins_while_the_last_one_ends_is_not_forgotten(
+    active: type[ActiveSnapshots],
+) -> None:
     """What it publishes is followed by the other one's 0."""
     told: list[int] = []
 
     def hold_back(ts: int) -> None:
-        if ts == 0 and 2 not in leases._active:
+        if ts == 0 and leases.oldest() is None:
             leases.add(2, 50)
         told.append(ts)
 
-    leases = ActiveSnapshots(hold_back)
+    leases = active(hold_back)
     leases.add(1, 40)
     leases.drop(1)
     assert told == [40, 50, 0, 50]
 
 
-def test_one_that_ends_while_another_looks_for_the_oldest_leaves_nothing_held() -> None:
+def test_one_that_ends_while_another_looks_for_the_oldest_leaves_nothing_held(
+    active: type[ActiveSnapshots],
+) -> None:
     told: list[int] = []
 
     def hold_back(ts: int) -> None:
@@ -149,7 +169,7 @@ def test_one_that_ends_while_another_looks_for_the_oldest_leaves_nothing_held() 
             leases.drop(2)  # Publishes 0, before the 50 that is under way.
         told.append(ts)
 
-    leases = ActiveSnapshots(hold_back)
+    leases = active(hold_back)
     leases.add(1, 40)
     leases.add(2, 50)
     leases.drop(1)

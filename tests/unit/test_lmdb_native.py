@@ -255,7 +255,7 @@ def test_a_commit_stores_what_the_python_code_stores(tmp_path: Path, seed: int, 
         native, python = (store.commit_one_step(*arguments) for store in stores)
         assert native == python
         drawn = [store.last_drawn() for store in stores]
-        assert drawn == 2 * [LmdbStore.last_drawn(stores[0])]
+        assert drawn == 2 * [stores[0]._last_drawn()]
         outcomes.add(
             "committed" if isinstance(native, int) else "locked" if native.lock else "newer"
         )

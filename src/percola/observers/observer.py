@@ -65,7 +65,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeAlias
+from typing import Any, Final, Generic, Self, TypeAlias
 
 from percola.cells import Cell, Kind, Op, ack_column, decode_ts, encode_ts, failed_column
 from percola.errors import ObserverError, ObserverTimeoutError
@@ -242,7 +242,7 @@ class Observer(Generic[R]):
         run answers. Raises what the function raises, ConflictError if another transaction won,
         and ObserverTimeoutError if the run was given up before the function returned.
         """
-        transaction = ObserverTransaction(context, self.name)
+        transaction = ObserverTransaction.run_of(self.name, context)
         watch.begun(transaction)
         transaction._expect((row,))
         key = self.table.decode_row(row)
@@ -283,7 +283,7 @@ class Observer(Generic[R]):
         """
         table, clock = self.table, context.clock
         until = clock.monotonic() + _BATCH_SECONDS
-        transaction = ObserverTransaction(context, self.name)
+        transaction = ObserverTransaction.run_of(self.name, context)
         watch.begun(transaction)
         transaction._expect(ahead)
         start_ts = transaction.start_ts
@@ -420,11 +420,17 @@ class ObserverTransaction(Transaction):
 
     __slots__ = ("_row", "_seen", "_span_name")
 
-    def __init__(self, context: TransactionContext, observer: str) -> None:
-        self._span_name = observer
-        self._row: bytes | None = None
-        self._seen: dict[Cell, bytes | None] = {}
-        Transaction.__init__(self, context)
+    _row: bytes | None
+    _seen: dict[Cell, bytes | None]
+
+    @classmethod
+    def run_of(cls, observer: str, context: TransactionContext) -> Self:
+        """Begin one for a run of the observer of this name."""
+        begun = cls(context)
+        begun._span_name = observer
+        begun._row = None
+        begun._seen = {}
+        return begun
 
     def _observe(self, cell: Cell, ack: Cell) -> tuple[int, bytes | None]:
         state, (_, _, acknowledged) = self._states((cell, ack))
@@ -450,7 +456,7 @@ class ObserverTransaction(Transaction):
         stopped: the observer's next read or commit raises ObserverTimeoutError with `why`.
         """
         self._used_up = _GivenUp(why)
-        self._context.leases.drop(id(self))
+        self._unregister()
 
     def _check_usable(self) -> None:
         if isinstance(self._used_up, _GivenUp):

@@ -22,8 +22,6 @@ class EmbeddedOracle(Oracle):
 
     def __init__(self, store: OneStepStore) -> None:
         self._store = store
-        # Itself, as it is called for every transaction.
-        self.read_timestamp = store.last_drawn  # type: ignore[method-assign]
 
     def timestamp(self) -> int:
         return self._store.draw(2) - 1

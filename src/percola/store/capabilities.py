@@ -1,16 +1,19 @@
 """§2.5: faster reads that a store may offer, and what takes their place where it does not.
 
-A store implements `CellReads` or `ColumnReads` by having their method; nothing else in the store
-changes. Callers use `reader_of` and `scan_columns`, which work with every store.
+A store implements `CellReads`, `ColumnReads` or `NativeCalls` by having their method; nothing else
+in the store changes. Callers use `reader_of` and `scan_columns`, which work with every store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from percola.cells import Cell
 from percola.store.base import BLOCKED, Blocked, ColumnScan, Reader, Store
+
+if TYPE_CHECKING:
+    import percola._native as _native
 
 
 @runtime_checkable
@@ -35,6 +38,24 @@ class ColumnReads(Protocol):
         limit: int = 8192,
     ) -> ColumnScan:
         """The result of `Store.scan` for these columns, as Arrow arrays of about `limit` rows."""
+
+
+Codecs: TypeAlias = Sequence[tuple[Callable[[Any], bytes], Callable[[bytes], Any]]]
+"""The functions that encode and decode bytes, text and integers."""
+
+
+@runtime_checkable
+class NativeCalls(Protocol):
+    """A store with native code for what transactions call (`percola.transactions.calls`)."""
+
+    def native_calls(
+        self,
+        columns: Mapping[tuple[str, bytes], bool | None],
+        class_: type,
+        codecs: Codecs,
+        leases: _native.ActiveSnapshots,
+    ) -> _native.Calls | None:
+        """What calls it, for the columns of a schema, of the class of columns; None without it."""
 
 
 def reader_of(store: Store, table: str, column: bytes) -> Reader:

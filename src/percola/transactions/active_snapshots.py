@@ -13,6 +13,9 @@ There is no lock: Python's garbage collection may drop a snapshot at any point o
 could then wait for a lock that its own thread holds. So threads may publish concurrently, in any
 order. Each checks again after it has published, so the last one leaves the right value.
 
+With the native engine of LMDB this is native code (`native/src/active.rs`), which does the same; a
+begin and an end then call nothing of Python's.
+
 A forked child begins with none. The parent protects its own reads, and the child could never end
 most of them: they belong to threads that the child does not have.
 """
@@ -25,6 +28,7 @@ from typing import Final, TypeAlias
 
 from percola.coordination.base import Coordination
 from percola.platform import fork_safety as forks
+from percola.store.lmdb import driver
 
 _RENEWED: Final = 256
 """How many snapshots may begin before the oldest is published again, in case it is wrong."""
@@ -109,6 +113,9 @@ class ActiveSnapshots:
                 return
 
 
+_class: type[ActiveSnapshots] = (
+    ActiveSnapshots if driver.native is None else driver.native.ActiveSnapshots
+)
 _of: weakref.WeakKeyDictionary[Coordination, ActiveSnapshots] = weakref.WeakKeyDictionary()
 
 
@@ -127,5 +134,6 @@ def leases_of(coordination: Coordination) -> ActiveSnapshots:
             return None if alive is None else alive.hold_back(ts)
 
         # If two threads create one at once, the first wins.
-        found = _of.setdefault(coordination, ActiveSnapshots(hold_back))
+        made = _class(hold_back)
+        found = _of.setdefault(coordination, made)
     return found

@@ -23,7 +23,8 @@ from percola.transactions.lock_resolver import LockResolver
 from percola.transactions.prefetch import Prefetch
 from percola.transactions.read_cache import ReadCache
 
-if TYPE_CHECKING:  # It needs the packages of an extra.
+if TYPE_CHECKING:  # One is not built everywhere, one needs the packages of an extra.
+    import percola._native as _native
     from percola.transactions.spans import Spans
 
 
@@ -46,6 +47,8 @@ class TransactionContext:
         recording: whether runs of observers are recorded.
         shown: how messages name a cell.
         spans: makes OpenTelemetry spans, if they are on (`percola.tracing`); or None.
+        calls_natively: what reads and writes in native code (`percola.transactions.calls`); or
+            None.
     """
 
     store: Store
@@ -66,6 +69,7 @@ class TransactionContext:
     recording: RecordingSwitch = field(default_factory=RecordingSwitch)
     shown: Callable[[Cell], str] = str
     spans: Spans | None = None
+    calls_natively: _native.Calls | None = None
 
     def changed(self, tables: Iterable[str]) -> None:
         """Note, after a commit, that it put notify entries in these tables, and wake workers."""

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any
 
 from percola.cells import Cell, Op
 from percola.codecs import V
@@ -30,8 +29,7 @@ from percola.schema import Column, Family, R, Table, WeakColumn
 from percola.store.base import BLOCKED, CellState, Reader
 from percola.store.capabilities import reader_of
 from percola.store.walks import state_beneath
-from percola.transactions.context import TransactionContext
-from percola.transactions.own_writes import Writes
+from percola.transactions.calls import SnapshotBase
 from percola.transactions.prefetch import ROW_CELLS
 from percola.transactions.read_cache import ReadCache, RowCells
 from percola.transactions.row import Columns, Row
@@ -44,7 +42,7 @@ _SURELY_SHORT = 96
 _READERS = 1000
 
 
-class Snapshot:
+class Snapshot(SnapshotBase):
     """The repository as it was at `start_ts`: read-only, safe to use from several threads.
 
     Garbage collection keeps the versions it reads until it is closed or no longer referenced; as
@@ -52,49 +50,17 @@ class Snapshot:
     in a forked child, reading it raises TransactionUsedUpError.
     """
 
-    __slots__ = (
-        "_cache",
-        "_columns",
-        "_context",
-        "_readers",
-        "_used_up",
-        "_writes",
-        "start_ts",
-    )
+    __slots__ = ()
 
-    def __init__(self, context: TransactionContext, start_ts: int) -> None:
-        self._context = context
-        self._columns = context.columns
-        self._readers = context.readers.by_column
-        self._cache = context.new_cache() if context.caches_reads else None
-        self._used_up: str | None = None
-        # Empty in a snapshot; a transaction's reads check it first.
-        self._writes: Writes = {}
-        self.start_ts = start_ts
-        context.leases.add(id(self), start_ts)
+    if TYPE_CHECKING:  # In the base (`percola.transactions.calls`), and documented here.
 
-    def __del__(self) -> None:
-        try:
-            # Snapshots that have ended are unregistered already.
-            if self._used_up is None:
-                self._context.leases.drop(id(self))
-                if self._cache is not None:
-                    self._cache.end()
-        except AttributeError:
-            return  # The constructor failed before it had a timestamp.
+        def get(self, column: Column[R, V], row: R) -> V | None:
+            """The value of a cell, or None if there is none. Figure 6, Get().
 
-    def __enter__(self) -> Self:
-        if self._used_up is not None:
-            self._check_usable()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
+            Raises UnknownColumnError, WrongTypeError or RowTooLongError for invalid arguments,
+            LockTimeoutError if a live transaction keeps the cell locked, and StoreError.
+            """
+            return self._get(column, row)
 
     def close(self) -> None:
         """End the snapshot: it cannot be read any more, nor hold back garbage collection."""
@@ -103,15 +69,15 @@ class Snapshot:
 
     def _let_go(self) -> None:
         """Unregister the snapshot, and end its cache."""
-        self._context.leases.drop(id(self))
+        self._unregister()
         if self._cache is not None:
             self._cache.end()
 
     # --- Addresses ----------------------------------------------------------------------
 
     def _cell(self, column: Column[R, Any], row: R) -> Cell:
-        # Its first lines are repeated in `get`, which is called for every single read.
-        if column.__class__ is not Column or column.address not in self._columns:
+        # Its first lines are repeated in `_get`, which is called for most single reads.
+        if column.__class__ is not Column or column.address not in self._context.columns:
             self._check_column(column)
         try:
             key = column.row_key(row)
@@ -233,12 +199,7 @@ class Snapshot:
                 return state[2]
         return self._read((cell,))[0][2]
 
-    def get(self, column: Column[R, V], row: R) -> V | None:
-        """The value of a cell, or None if there is none. Figure 6, Get().
-
-        Raises UnknownColumnError, WrongTypeError or RowTooLongError for invalid arguments,
-        LockTimeoutError if a live transaction keeps the cell locked, and StoreError.
-        """
+    def _get(self, column: Column[R, V], row: R) -> V | None:
         if self._used_up is not None:
             self._check_usable()
         if self._writes or self._cache is not None:
@@ -269,7 +230,7 @@ class Snapshot:
     def _reader_of(self, column: Column[R, Any]) -> Reader:
         """The column's reader, shared by all transactions; raises for an unreadable column."""
         self._check_usable()
-        if column.__class__ is not Column or column.address not in self._columns:
+        if column.__class__ is not Column or column.address not in self._context.columns:
             self._check_column(column)
         if len(self._readers) >= _READERS:
             self._readers.clear()  # Families may have any number of columns.
@@ -390,7 +351,7 @@ class Snapshot:
         wanted = []
         for column in columns:
             if isinstance(column, Family):
-                if (column.table.name, column.prefix) not in self._columns:
+                if (column.table.name, column.prefix) not in self._context.columns:
                     self._unknown_column(column)
                 wanted.append((column.read, True))
             else:

@@ -15,24 +15,22 @@ changing it, which prevents write skew where a program needs that.
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from types import TracebackType
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final
 
 from percola.cells import INLINE_BYTES, MAX_TS, NO_CHANGE, Cell, Kind, LastChange, Op, encode_write
 from percola.codecs import V
 from percola.errors import (
     ConflictError,
     DamagedRecordError,
-    StoreError,
     TransactionTooLargeError,
     UsageError,
     ValueTooLargeError,
 )
-from percola.schema import Column, R, WeakColumn, Writable
+from percola.schema import Column, R, WeakColumn
 from percola.store.base import CellState, OneStepConflict, OneStepStore, OneStepWrite
 from percola.store.counting import caller
+from percola.transactions.calls import TransactionBase, by_the_column
 from percola.transactions.context import TransactionContext
 from percola.transactions.own_writes import OwnWrites
 from percola.transactions.snapshot import Snapshot
@@ -49,23 +47,7 @@ _PUT, _DELETE, _LOCK = int(Op.PUT), int(Op.DELETE), int(Op.LOCK)
 _NOTHING: Final = (_LOCK, None)
 
 
-S = TypeVar("S")
-P = ParamSpec("P")
-
-
-def _by_the_column(
-    method: Callable[[S, Column[R, V], R, V], None],
-) -> Callable[Concatenate[S, Writable[P], P], None]:
-    """Have type checkers take the types of the row and the value from the column alone.
-
-    For the plain signature mypy looks for types R and V that fit all arguments. For a wrong value
-    there are none, and it says only "Cannot infer value of type parameter V". With this signature
-    it says which argument is wrong, and which type the column has.
-    """
-    return cast("Callable[Concatenate[S, Writable[P], P], None]", method)
-
-
-class Transaction(Snapshot):
+class Transaction(Snapshot, TransactionBase):
     """Reads a snapshot at `start_ts`, with its own writes; commits atomically at `commit_ts`.
 
     As a context manager it commits on leaving the block, and rolls back if the block raises.
@@ -78,64 +60,41 @@ class Transaction(Snapshot):
             entries may not have been cleaned up; else None.
     """
 
-    __slots__ = (
-        "_answers",
-        "_began",
-        "_bytes",
-        "_causes",
-        "_conflict_callbacks",
-        "_last_changes",
-        "_notifications",
-        "_own",
-        "_silent",
-        "_two_phase",
-        "commit_ts",
-        "unfinished",
-    )
+    __slots__ = ()
 
     _span_name = ""
 
-    def __init__(
-        self, context: TransactionContext, *, two_phase: bool = False, notify: bool = True
-    ) -> None:
-        if context.spans is not None:
-            self._began = time.time_ns()
-            self._causes: list[int] = []
-        self._silent = not notify
-        self._two_phase = two_phase or context.one_step is None
-        oracle = context.oracle
-        start_ts = oracle.timestamp() if self._two_phase else oracle.read_timestamp()
-        Snapshot.__init__(self, context, start_ts)
-        self._notifications: dict[Cell, None] = {}
-        self._last_changes: dict[Cell, LastChange] = {}
-        self._answers: list[tuple[Kind, Cell, int]] = []
-        self.unfinished: StoreError | None = None
-        self._bytes = 0
-        self._conflict_callbacks: dict[Callable[[ConflictError], object], None] = {}
-        # Created by the first read of a row or range after a write.
-        self._own: OwnWrites | None = None
-        self.commit_ts: int | None = None
+    if TYPE_CHECKING:  # In the base (`percola.transactions.calls`), and documented here.
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if kind is not None:
-            self.rollback()
-        elif self._used_up is None:
-            self.commit()
+        @by_the_column
+        def set(self, column: Column[R, V], row: R, value: V) -> None:
+            """Write a cell. Values that could never be committed are refused at once.
+
+            Raises UnknownColumnError, WrongTypeError, RowTooLongError, ValueTooLargeError;
+            TransactionTooLargeError beyond `MOST_CELLS` or `MOST_BYTES`.
+            """
+            self._set(column, row, value)
+
+        def delete(self, column: Column[R, Any], row: R) -> None:
+            """Delete a cell; deleting a cell that does not exist is a write like any other."""
+            self._delete(column, row)
+
+        def commit(self) -> int:
+            """Commit all writes; return their timestamp (`start_ts` if there was nothing to write).
+
+            Raises:
+                ConflictError: another transaction wrote one of the cells since `start_ts`.
+                RolledBackError: another client considered this process dead and rolled back the
+                    transaction.
+                CommitUnknownError: the store failed at the commit point.
+                StoreError: the store failed before the commit point; nothing was committed.
+                TransactionUsedUpError: it has ended, or began before this process was forked.
+            """
+            return self._commit()
 
     # --- Writing: buffered until commit (figure 6, line 7) ------------------------------
 
-    @_by_the_column
-    def set(self, column: Column[R, V], row: R, value: V) -> None:
-        """Write a cell. Values that could never be committed are refused at once.
-
-        Raises UnknownColumnError, WrongTypeError, RowTooLongError, ValueTooLargeError;
-        TransactionTooLargeError beyond `MOST_CELLS` or `MOST_BYTES`.
-        """
+    def _set(self, column: Column[R, V], row: R, value: V) -> None:
         if self._used_up is not None:
             self._check_usable()
         cell = self._cell(column, row)
@@ -170,8 +129,7 @@ class Transaction(Snapshot):
             f"and {MOST_BYTES:,} bytes. Nothing of it has been written: split it into several."
         )
 
-    def delete(self, column: Column[R, Any], row: R) -> None:
-        """Delete a cell; deleting a cell that does not exist is a write like any other."""
+    def _delete(self, column: Column[R, Any], row: R) -> None:
         self._check_usable()
         cell = self._cell(column, row)
         if self._bytes:
@@ -264,24 +222,14 @@ class Transaction(Snapshot):
             self._used_up = "was rolled back"
         self._let_go()
 
-    def commit(self) -> int:
-        """Commit all writes; return their timestamp (`start_ts` if there was nothing to write).
-
-        Raises:
-            ConflictError: another transaction wrote one of the cells since `start_ts`.
-            RolledBackError: another client considered this process dead and rolled back the
-                transaction.
-            CommitUnknownError: the store failed at the commit point.
-            StoreError: the store failed before the commit point; nothing was committed.
-            TransactionUsedUpError: it has ended, or began before this process was forked.
-        """
+    def _commit(self) -> int:
         context = self._context
         # Every call that a commit makes in Python costs it about a hundredth.
         if self._used_up is not None or self._readers is not context.readers.by_column:
             self._check_usable()
         if not (self._writes or self._notifications or self._answers):
             self._used_up = "has committed"
-            context.leases.drop(id(self))
+            self._unregister()
             if self._cache is not None:
                 self._cache.end()
             return self.start_ts
@@ -300,7 +248,7 @@ class Transaction(Snapshot):
                     callback(error)
             raise
         finally:
-            context.leases.drop(id(self))
+            self._unregister()
             if self._cache is not None:
                 self._cache.end()
         self.commit_ts = commit_ts
@@ -343,7 +291,7 @@ class Transaction(Snapshot):
         return commit_ts
 
     def _commit_one_step(self, context: TransactionContext, store: OneStepStore) -> int:
-        columns = self._columns
+        columns = context.columns
         notified: set[str] = set()
         if self._notifications:
             notified.update(cell.table for cell in self._notifications)

@@ -130,7 +130,7 @@ def notifies_at_start_ts(seams: Seams) -> None:
     seams.replaces(locks, "commit_changes")(notify_at_start_ts)
     seams.replaces(two_phase, "commit_changes")(notify_at_start_ts)
 
-    @seams.replaces(Transaction, "commit")
+    @seams.replaces(Transaction, "_commit")
     def commit(original: Any, self: Any) -> int:
         commit_ts: int = original(self)
         remove_entries(self, self.start_ts)
@@ -153,7 +153,7 @@ def removes_every_notification(seams: Seams) -> None:
     """An observer that has committed removes every notify entry of its cell, those of changes
     above its start_ts as well."""
 
-    @seams.replaces(Transaction, "commit")
+    @seams.replaces(Transaction, "_commit")
     def commit(original: Any, self: Any) -> int:
         commit_ts: int = original(self)
         remove_entries(self, MAX_TS)
@@ -165,7 +165,7 @@ def removes_before_commit(seams: Seams) -> None:
     """An observer removes the notify entries before it commits: if it dies or conflicts, nobody
     knows of the change."""
 
-    @seams.replaces(Transaction, "commit")
+    @seams.replaces(Transaction, "_commit")
     def commit(original: Any, self: Any) -> int:
         remove_entries(self, self.start_ts)
         return int(original(self))

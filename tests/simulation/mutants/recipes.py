@@ -134,7 +134,7 @@ def leaves_entries_above(seams: Seams) -> None:
 def folds_without_deleting(seams: Seams) -> None:
     """A fold adds the parts of a sum and leaves them: they are added again."""
 
-    @seams.replaces(Transaction, "delete")
+    @seams.replaces(Transaction, "_delete")
     def delete(original: Any, self: Transaction, column: Any, row: Any) -> None:
         if not column.name.startswith("part:"):
             original(self, column, row)

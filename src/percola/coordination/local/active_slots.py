@@ -18,9 +18,13 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from percola.platform.files import open_file
+from percola.store.lmdb import driver
+
+if TYPE_CHECKING:
+    import percola._native as _native
 
 _SLOTS: Final = 4096
 _BYTES: Final = 8
@@ -44,6 +48,8 @@ class ActiveSlots:
             raise
         self._view = memoryview(self._map).cast("Q")
         self._mine = _NONE_YET
+        # What publishes in native code; made with the slot.
+        self._slot: _native.Slot | None = None
         # Between this process's threads, which record locks do not exclude: a thread that frees a
         # dead process's slot could free one that another thread is taking. Reentrant, for snapshots
         # that Python's garbage collection ends.
@@ -61,7 +67,11 @@ class ActiveSlots:
         if mine < 0:
             return None
         self._view[mine] = ts
-        return functools.partial(operator.setitem, self._view, mine)
+        if driver.native is None:
+            return functools.partial(operator.setitem, self._view, mine)
+        if self._slot is None:
+            self._slot = driver.native.Slot(self._view, mine)
+        return self._slot
 
     def _take_slot(self) -> None:
         with self._guard:
@@ -99,6 +109,8 @@ class ActiveSlots:
         """Free the slot; in the child of a fork the slot is the parent's and stays."""
         if self._mine >= 0 and not forked:
             self._view[self._mine] = 0
+        if self._slot is not None:
+            self._slot.close()
         self._view.release()
         with contextlib.suppress(BufferError, ValueError):
             self._map.close()

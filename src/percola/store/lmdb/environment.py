@@ -131,7 +131,7 @@ class Environment:
     def _start_afresh(self) -> None:
         """Set every field that belongs to one process; run again in the child of a fork."""
         if self.reads is not None:
-            self.reads.detach()
+            self.reads.start_afresh()
         self._env: OpenEnvironment | None = None
         self.databases: list[Any] = []
         self._turn: TurnLock | None = None
@@ -167,13 +167,15 @@ class Environment:
                 raise RepositoryClosedError("This repository has been closed; open it again.")
             if self._env is None:
                 try:
-                    self._env = env = self._map()
+                    env, turn = self._map()
+                    self._env, self._turn = env, turn
                     if self.reads is not None:
-                        self.reads.attach(cast("_native.Environment", env), self.databases)
+                        native_env = cast("_native.Environment", env)
+                        self.reads.attach(native_env, self.databases, self, turn.fd)
                 except (lmdb.Error, OSError) as error:
                     raise translate(error, self.folder) from error
 
-    def _map(self) -> OpenEnvironment:
+    def _map(self) -> tuple[OpenEnvironment, TurnLock]:
         size = self._map_bytes
         self._make_files()
         while True:
@@ -218,8 +220,7 @@ class Environment:
                     raise
                 size *= 2  # Another process has grown it just now.
             else:
-                self._turn = turn
-                return env
+                return env, turn
 
     def _make_files(self) -> None:
         """Create LMDB's files with the permissions of the folder, and reserve `lock.mdb`'s blocks.
@@ -461,7 +462,7 @@ class Environment:
         while not (mine or self._paused):
             mine = self._changing.acquire(timeout=0.001)
         if mine:
-            self._paused = True
+            self._set_paused(True)
         try:
             txn.abort()
         finally:
@@ -531,17 +532,26 @@ class Environment:
     def _pause(self) -> None:
         """Keep this process's threads out of LMDB until `_resume`; not for a thread inside it."""
         self._changing.acquire()
-        self._paused = True
+        self._set_paused(True)
         try:
             deadline = time.monotonic() + _TIMEOUT_SECONDS
-            while self._running and time.monotonic() < deadline:
+            while self._is_running() and time.monotonic() < deadline:
                 time.sleep(0.0001)
         except BaseException:  # Ctrl-C.
             self._resume()
             raise
 
+    def _set_paused(self, paused: bool) -> None:
+        self._paused = paused
+        if self.reads is not None:
+            self.reads.paused = paused
+
+    def _is_running(self) -> bool:
+        """Whether a thread of this process is in a transaction, single reads excepted."""
+        return bool(self._running) or (self.reads is not None and self.reads.is_busy)
+
     def _resume(self) -> None:
-        self._paused = False
+        self._set_paused(False)
         self._changing.release()
 
     def _drop(self) -> None:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import functools
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -62,6 +62,7 @@ from percola.store.base import (
     check_sizes,
     is_wanted,
 )
+from percola.store.capabilities import Codecs
 from percola.store.lmdb.driver import Cursor, Txn
 from percola.store.lmdb.environment import FIRST_MAP_BYTES, Environment
 from percola.store.lmdb.feed import Feeds
@@ -110,14 +111,14 @@ class LmdbStore(OneStepStore):
             self._feeds = Feeds(self._environment, _CHANGES, self._keys, self._safe_point)
             self._safe_point.agree_with(self._environment)
             self._commits: _native.Commits | None = None
+            self._drawn: _native.LastDrawn | None = None
             if (native := self._environment.native) is not None:
                 reads = self._environment.reads
                 assert reads is not None
                 trees = _CELLS, _DATA, _NOTIFY
                 view, prefixes = self._safe_point.view, self._keys.prefixes
                 self._commits = native.Commits(reads, trees, view, prefixes)
-                drawn = reads.last_drawn(self.last_drawn)
-                self.last_drawn = drawn  # type: ignore[method-assign]
+                self._drawn = reads.last_drawn(self._last_drawn)
         except BaseException:
             self._environment.close()
             raise
@@ -301,6 +302,9 @@ class LmdbStore(OneStepStore):
         return int(self._safe_point.view[0])
 
     def last_drawn(self) -> int:
+        return self._last_drawn() if self._drawn is None else self._drawn()
+
+    def _last_drawn(self) -> int:
         environment = self._environment
         txn = environment.begin_read()
         try:
@@ -308,6 +312,33 @@ class LmdbStore(OneStepStore):
         finally:
             environment.end_read(txn)
         return int.from_bytes(found or b"", "big")
+
+    def native_calls(
+        self,
+        columns: Mapping[tuple[str, bytes], bool | None],
+        class_: type,
+        codecs: Codecs,
+        leases: _native.ActiveSnapshots,
+    ) -> _native.Calls | None:
+        if self._drawn is None or type(self) is not LmdbStore:
+            return None  # A derived class may read or commit in another way.
+        reads = self._environment.reads
+        native = self._environment.native
+        assert native is not None and reads is not None
+        calls: _native.Calls = native.Calls(
+            reads,
+            self._drawn,
+            (_CELLS, _DATA),
+            self._safe_point.view,
+            self._keys.prefixes,
+            dict(columns),
+            class_,
+            codecs,
+            self._commits,
+            self._feeds,
+            leases,
+        )
+        return calls
 
     def reader(self, table: str, column: bytes) -> Reader:
         read = self._reader(table, column)

@@ -1,0 +1,235 @@
+"""Transactions in native code do exactly what those in Python do, and most is done natively."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import engines
+import pytest
+from forked import in_child
+
+import percola
+from percola import Repository, Table, TransactionUsedUpError
+from percola.cells import INLINE_BYTES, Cell, Kind, LockRecord, Op, encode_lock
+from percola.store.base import Put, RowMutation
+from percola.transactions.snapshot import Snapshot
+from percola.transactions.transaction import MOST_CELLS, Transaction
+
+texts = Table("texts")
+text = texts.column("text", str)
+number = texts.column("number", int)
+raw = texts.column("raw", observed=True)
+document = texts.column("document", percola.JSON)
+member = texts.family("member", str)
+weak = texts.weak_column("weak")
+keyed = Table("keyed", rows=bytes)
+value = keyed.column("value")
+days = Table("days", rows=percola.INT64)
+day = days.column("day", int)
+SCHEMA: list[Any] = [texts, keyed, days]
+unknown = Table("texts").column("unknown")
+elsewhere = Table("elsewhere").column("column")
+
+COLUMNS: list[Any] = [text, number, raw, document, member["a"], value, day]
+WRONG: list[Any] = [weak, member, unknown, elsewhere, "text", None]
+ROWS: list[Any] = ["a", "b", "ä\0", "r" * 96, "r" * 97, b"a", b"a\0", 5]
+WRONG_ROWS: list[Any] = ["", b"", "\ud800", "r" * 400, None, 2**70]
+VALUES: list[Any] = ["", "x", "ä", b"", b"x", 0, -7, 2**64, True, None, {"k": [1]}, 1.5, "\ud800"]
+VALUES += [
+    "x" * (INLINE_BYTES + 1),
+    b"x" * INLINE_BYTES,
+    b"x" * (INLINE_BYTES + 1),
+    bytearray(b"y"),
+]
+
+
+def outcome(call: Callable[[], object]) -> object:
+    try:
+        return call()
+    except Exception as error:
+        return type(error), str(error)
+
+
+def entries_of(repo: Repository) -> list[Any]:
+    store: Any = repo.context.store
+    with store._environment.reading() as txn:
+        trees = [list(txn.cursor(tree)) for tree in store._environment.databases]
+        return [*trees, txn.get(b"ts")]
+
+
+def calls_of(
+    t: Transaction, other: Transaction, column: Any, row: Any, new: Any
+) -> tuple[list[Callable[[], object]], list[Callable[[], object]]]:
+    """What is usual, and what is rare."""
+    return (
+        [
+            lambda: t.get(column, row),
+            lambda: t.set(column, row, new),
+            lambda: t.delete(column, row),
+        ],
+        [
+            lambda: t.get_for_update(column, row),
+            lambda: t.get_many([(column, row), (text, "a")]),
+            lambda: [list(one.items()) for one in t.scan(texts)],
+            lambda: t.notify(weak, "a"),
+            lambda: t.version(column, row),
+            lambda: t.commit(),
+            lambda: t.rollback(),
+            lambda: other.set(text, "a", "other"),
+        ],
+    )
+
+
+def play(repo: Repository, seed: int) -> Iterator[object]:
+    """What random calls of random transactions come to; some of their arguments are wrong."""
+    rng = random.Random(seed)
+
+    def one_of(right: list[Any], wrong: list[Any]) -> Any:
+        return rng.choice(wrong if rng.random() < 0.05 else right)
+
+    for _ in range(60):
+        t = repo.transaction(two_phase=rng.random() < 0.1, notify=rng.random() < 0.8)
+        other = repo.transaction()
+        for _ in range(rng.randrange(14)):
+            column, row = one_of(COLUMNS, WRONG), one_of(ROWS, WRONG_ROWS)
+            usual, rare = calls_of(t, other, column, row, rng.choice(VALUES))
+            yield outcome(rng.choice(rare if rng.random() < 0.15 else usual))
+        yield outcome(other.commit)
+        yield outcome(t.commit), t.commit_ts, t.unfinished, t.start_ts
+        if rng.random() < 0.1:  # What a client that died has left.
+            cell = Cell("texts", b"a", b"text")
+            lock = LockRecord(Op.PUT, cell, "dead", 1, 2, True, b"never")
+            put = Put(Kind.LOCK, cell.column, t.start_ts, encode_lock(lock))
+            yield repo.context.store.mutate([RowMutation("texts", b"a", (), [put])])
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_native_transactions_do_what_transactions_in_python_do(tmp_path: Path, seed: int) -> None:
+    found = []
+    for name in engines.ENGINES:
+        folder = tmp_path / name
+        with engines.using(name), percola.open(folder, SCHEMA, durability="relaxed") as repo:
+            assert (repo.context.calls_natively is None) == (name == "python")
+            found.append((list(play(repo, seed)), entries_of(repo)))
+    for native, python in zip(found[0][0], found[1][0], strict=True):
+        assert native == python
+    assert found[0][1] == found[1][1]
+
+
+@pytest.fixture
+def repo(tmp_path: Path) -> Iterator[Repository]:
+    with engines.using("native"):
+        repo = percola.open(tmp_path / "repo", SCHEMA, durability="relaxed")
+    with repo:
+        repo.run(lambda t: t.set(text, "a", "first"))
+        yield repo
+
+
+def test_what_is_usual_is_done_natively(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing but the codec of JSON is Python's."""
+
+    def fail(*_: object) -> Any:
+        raise AssertionError("the native code has asked Python")
+
+    for kind, names in ((Snapshot, ["_get"]), (Transaction, ["_set", "_delete", "_commit"])):
+        for name in names:
+            monkeypatch.setattr(kind, name, fail)
+    told = repo.context.change_counts.told
+    for _ in range(3):
+        with repo.transaction() as t:
+            assert t.get(text, "a") in ("first", "second")
+            t.set(text, "a", "second")
+            t.set(number, "a", 5)
+            t.set(document, "a", {"k": 1})
+            t.set(value, b"\0", b"raw")
+            t.delete(number, "b")
+            assert t.get(text, "a") == "second" and t.get(number, "b") is None
+    assert repo.context.change_counts.told == told
+    with repo.transaction() as t:
+        t.set(raw, "a", b"observed")
+    assert repo.context.change_counts.told == told + 1
+    assert repo.pending() == {"texts.raw": 1}
+    with repo.snapshot(at=t.commit_ts) as now:
+        assert now.get(number, "a") == 5 and now.get(document, "a") == {"k": 1}
+        assert now.get(value, b"\0") == b"raw" and now.get(raw, "a") == b"observed"
+        assert now.get(number, "b") is None and now.get(text, "none") is None
+        # A lock above the snapshot does not matter to it.
+        assert t.commit_ts is not None
+        lock = LockRecord(Op.PUT, Cell("texts", b"a", b"text"), "dead", 1, 2, True, b"never")
+        put = Put(Kind.LOCK, b"text", t.commit_ts + 1, encode_lock(lock))
+        assert repo.context.store.mutate([RowMutation("texts", b"a", (), [put])]) == [True]
+        assert now.get(text, "a") == "second"
+        # One at or below is for Python to resolve.
+        repo.context.store.draw(5)  # type: ignore[attr-defined]
+        with repo.snapshot() as later, pytest.raises(AssertionError, match="has asked Python"):
+            later.get(text, "a")
+
+
+def no_row() -> str:
+    raise KeyError("no row")
+
+
+@pytest.mark.parametrize("address", ["memory:", "repo"])
+def test_an_error_that_ends_a_snapshot_is_raised_as_it_is(tmp_path: Path, address: str) -> None:
+    """The last reference to it is on the stack that the error unwinds."""
+    engines.native()
+    with percola.open(address if ":" in address else tmp_path / address, SCHEMA) as repo:
+        for begin in (repo.snapshot, repo.transaction):
+            with pytest.raises(KeyError, match="no row"):
+                begin().get(text, no_row())
+        assert repo.context.leases.oldest() is None
+
+
+def test_many_own_writes_are_found_and_counted_as_in_python(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with repo.transaction() as t:
+        for i in range(12_000):  # More than are kept natively.
+            t.set(number, f"row{i % 11_000}", i)
+        assert [t.get(number, f"row{i}") for i in (0, 500, 1000, 10_999)] == [
+            11_000,
+            11_500,
+            1000,
+            10_999,
+        ]
+        assert len(t._writes) == 11_000 < MOST_CELLS
+    assert repo.snapshot().get(number, "row999") == 11_999
+
+
+def test_a_child_of_a_fork_is_refused_what_its_parent_began(repo: Repository) -> None:
+    now, t = repo.snapshot(), repo.transaction()
+    assert now.get(text, "a") == t.get(text, "a") == "first"
+    t.set(text, "a", "parent")
+
+    def child() -> str:
+        found = repo.run(lambda t: t.get(text, "a"))  # Opens the store, which native code needs.
+        for call in (lambda: now.get(text, "a"), t.commit):
+            with pytest.raises(TransactionUsedUpError, match="before this process was forked"):
+                call()
+        return str(found)
+
+    assert in_child(child) == "first"
+    t.commit()
+    assert repo.snapshot().get(text, "a") == "parent" and now.get(text, "a") == "first"
+
+
+def test_garbage_collection_waits_for_what_reads_natively(repo: Repository) -> None:
+    with ExitStack() as stack:
+        now = stack.enter_context(repo.snapshot())
+        for i in range(3):
+            with repo.transaction() as t:
+                t.set(text, "a", f"later {i}")
+        assert repo.collect_garbage(retention=0).safe_point <= now.start_ts
+        assert now.get(text, "a") == "first"
+    assert repo.collect_garbage(retention=0).safe_point > now.start_ts
+    # Without the registration it is refused, not answered wrongly.
+    late = repo.snapshot()
+    late._unregister()
+    repo.run(lambda t: t.set(text, "a", "last"))
+    repo.collect_garbage(retention=0)
+    with pytest.raises(percola.SnapshotTooOldError):
+        late.get(text, "a")
