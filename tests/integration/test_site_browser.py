@@ -117,7 +117,8 @@ def test_a_person_searches_reads_a_story_and_goes_back(browser: Browser) -> None
     assert "q=database+engine" in browser.driver.current_url
     assert browser.driver.title == "database engine – webindex"
     titles = [title.text for title in browser.all(".hit h2")]
-    assert len(titles) == 10 and browser.all(".snippet mark")
+    folded = browser.all(".folded.more li .story")
+    assert len(titles) + len(folded) == 10 and browser.all(".snippet mark")
     first = browser.one(".hit h2 a").get_attribute("href")
     browser.follow(browser.one(".hit .story").click)
     assert browser.one(".address a").get_attribute("href") == first
