@@ -11,6 +11,7 @@ from percola.store.lmdb.feed import Feeds
 from percola.transactions import active_snapshots
 from percola.transactions.calls import PythonSnapshot, PythonTransaction
 
+INTERFACE: int
 LMDB_VERSION: str
 
 class Environment:

@@ -31,6 +31,7 @@ from percola.cells import (
     encode_write,
 )
 from percola.store.base import BLOCKED, CellState, Put, RowMutation
+from percola.store.lmdb import driver
 from percola.store.lmdb.environment import Environment
 from percola.store.lmdb.store import LmdbStore
 
@@ -382,6 +383,16 @@ def test_the_version_says_which_engine_is_used(variables: dict[str, str], says: 
         check=True,
     ).stdout
     assert shown.startswith("percola ") and says in shown and shown.count("\n") == 1
+
+
+def test_an_engine_that_was_built_for_another_version_is_not_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engines.native(), "INTERFACE", 1)
+    assert driver._load() == (
+        None,
+        "built for another version of Percola; 'make native' builds it again",
+    )
 
 
 # --- Processes with different engines share a repository ----------------------------------

@@ -27,6 +27,9 @@ from percola.errors import StoreError, StoreFullError
 if TYPE_CHECKING:
     import percola._native as _native
 
+_INTERFACE: Final = 2
+"""Of the native engine: to be raised in `native/src/lib.rs` too, whenever `_native.pyi` changes."""
+
 _LITTLE: Final = 64 << 20
 """A disk with less free space than this, in bytes, counts as full when a write fails."""
 
@@ -39,9 +42,12 @@ def _load() -> tuple[ModuleType | None, str]:
         # py-lmdb's own switch: its engines differ in the format of new files.
         return None, "LMDB_DEFAULT_LIB_VERSION is set"
     try:
-        return importlib.import_module("percola._native"), ""
+        module = importlib.import_module("percola._native")
     except ImportError as error:
         return None, "not built" if error.name == "percola._native" else str(error)
+    if getattr(module, "INTERFACE", None) != _INTERFACE:
+        return None, "built for another version of Percola; 'make native' builds it again"
+    return module, ""
 
 
 native, _WHY_NOT = _load()
