@@ -44,6 +44,7 @@ NAMES: Final = {
     "duplicates": "the web index: near-copies found and pages folded, on labelled documentation",
     "scale": "figures 7 and 9 up to 15,000 cores, by a simulation of load; what limits",
     "render_drain": "the web index: how soon a page is found while 10,000 are rendered again",
+    "articles": "the web index: how much of articles is taken for their text, on 181 pages",
     "search": "the web index: nDCG@10 of judged queries on two documentations, beside plain BM25",
     "checker": "the history checkers: transactions a second, by timestamps and by cycles",
 }

@@ -342,6 +342,49 @@ def test_hostile_markup_neither_stalls_nor_hides_the_page(body: bytes) -> None:
     assert [link.url for link in page.links] == ["https://shop.example.org/x"]
 
 
+HERONS = "<p>Of herons and other birds that stand in the water all day long.</p>" * 20
+REMARKS = "<p>First! I have never seen a bird like this one, thanks for sharing it.</p>" * 60
+
+
+@pytest.mark.parametrize(
+    "comments",
+    [
+        f"<div id=comments>{REMARKS}</div>",
+        f"<ol class='commentlist big'><li><article class=comment>{REMARKS}</article></ol>",
+        f"<section class=comments-area>{REMARKS}<div class=comment-list>{REMARKS}</div></section>",
+        f"<div id=disqus_thread>{REMARKS}</div>",
+    ],
+)
+def test_comments_are_not_the_text_even_where_they_are_most_of_the_page(comments: str) -> None:
+    body = f"<body><div class=has-comments><h1>Herons</h1><div>{HERONS}</div>{comments}</div>"
+    page = parse(body.encode(), URL, HTML)
+    assert page.text.count("herons") == 20
+    assert "First!" not in page.text
+
+
+def test_comments_are_the_text_of_a_page_that_has_no_other() -> None:
+    body = f"<body><h1>Thread</h1><p>Herons?</p><div class=comments>{REMARKS}</div>"
+    assert parse(body.encode(), URL, HTML).text.count("First!") == 60
+
+
+def test_an_element_around_the_text_is_not_navigation_whatever_its_name() -> None:
+    cookies = "<p>We use cookies to show you what you like, and ask you to agree to it.</p>" * 6
+    pages = [
+        parse(
+            (
+                f"<body><div>{cookies}</div><h1>{bird}</h1><div class='body with sidebar'>"
+                f"{HERONS.replace('herons', bird)}</div><div class=sidebar>Most read</div>"
+            ).encode(),
+            URL,
+            HTML,
+        )
+        for bird in ("herons", "storks")
+    ]
+    for page, bird in zip(pages, ("herons", "storks"), strict=True):
+        assert page.text.count(bird) >= 20 and "Most read" not in page.text
+    assert pages[0].text_hash != pages[1].text_hash
+
+
 def test_headings_and_defined_terms_are_kept_and_navigation_is_no_text() -> None:
     words = "Of herons and other birds that stand in the water all day long. " * 20
     body = (

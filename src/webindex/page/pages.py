@@ -75,6 +75,22 @@ _AROUND_NAME = re.compile(
     r"|breadcrumbs?|prev-?next|pager|pagination|footer|header|banner|toc|search|skip|tooltips?|ttc)"
     r"\d*(?![a-z])|(?:^|[^a-zA-Z])(?:top|bottom|sub|fixed|main|side)Nav"
 )
+_COMMENTS = ", ".join(
+    f"body {tag}[{name}]"
+    for tag in ("div", "section", "aside", "ol", "ul")
+    for name in ("class", "id")
+)
+_COMMENTS_NAME = re.compile(
+    r"(?:^|[^a-z])(?:comments?(?:[-_]?(?:list|area|section|thread|wrap(?:per)?|container))?"
+    r"|disqus|respond|replies)(?![a-z])",
+    re.IGNORECASE,
+)
+_SOME_TEXT: Final = 200
+"""Characters of paragraphs that a page has besides its comments, or these are its text."""
+
+_MUCH_TEXT: Final = 500
+"""Characters of paragraphs with which an element may be the text of a page, whatever its name."""
+
 # X-Robots-Tag directives that take a value; any other word before a colon is a robot's name.
 _VALUED = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})
 
@@ -189,7 +205,7 @@ def parse(
     links = extract_links(
         tree, base, url, nofollow=_asks(asked, "nofollow"), alternates=_alternates(relations, base)
     )
-    text = _main_text(_without_navigation(tree) or markup)
+    text = _main_text(_without_surroundings(tree) or markup)
     headings, linked = _outline(tree)
     return _page(
         body,
@@ -287,18 +303,46 @@ def _main_text(markup: str) -> str:
     )
 
 
-def _without_navigation(tree: LexborHTMLParser) -> str | None:
-    """Remove elements that their tags or names call navigation; the markup, if there were any.
+def _without_surroundings(tree: LexborHTMLParser) -> str | None:
+    """Remove comments, and elements that their tags or names call navigation.
 
-    A table of contents stays: of some chapters it is the text.
+    Returns the markup, or None if there were none. A table of contents stays: of some chapters it
+    is the text.
     """
+    removed = _remove_comments(tree)
     navigation = tree.css("nav, [role=navigation]")
     for node in navigation:
         node.decompose()
     named = _named_around(tree, but="toc")
     for node in named:
         node.decompose()
-    return tree.html if navigation or named else None
+    return tree.html if removed or navigation or named else None
+
+
+def _remove_comments(tree: LexborHTMLParser) -> bool:
+    """Remove what readers have written below a text; whether there was any."""
+    found = [node for node in tree.css(_COMMENTS) if _COMMENTS_NAME.search(_names(node))]
+    left = _paragraphs(tree.body) if found else 0
+    removed = False
+    for node in found:
+        # A name such as "has-comments" may belong to an element around the whole page.
+        if node.css_first("main, [role=main], h1") is not None:
+            continue
+        inside = _paragraphs(node)
+        if left - inside >= _SOME_TEXT:
+            left -= inside
+            node.decompose()
+            removed = True
+    return removed
+
+
+def _names(node: LexborNode) -> str:
+    return " ".join(filter(None, map(node.attributes.get, ("class", "id"))))
+
+
+def _paragraphs(node: LexborNode | None) -> int:
+    """How many characters the paragraphs of an element have."""
+    return 0 if node is None else sum(len(one.text()) for one in node.css("p"))
 
 
 def _outline(tree: LexborHTMLParser) -> tuple[tuple[str, ...], float]:
@@ -321,14 +365,16 @@ def _outline(tree: LexborHTMLParser) -> tuple[tuple[str, ...], float]:
 
 def _named_around(tree: LexborHTMLParser, but: str | None = None) -> list[LexborNode]:
     """Elements whose names say that they are around a page's own text; none that is named `but`."""
+    most = max(_MUCH_TEXT, _paragraphs(tree.body) / 2)
     return [
         node
         for node in tree.css(_NAMED)
-        if (names := " ".join(filter(None, map(node.attributes.get, ("class", "id")))))
-        and _AROUND_NAME.search(names)
+        if _AROUND_NAME.search(names := _names(node))
         and but not in names.split()
-        # A name such as "with-sidebar" may belong to an element around the whole page.
+        # A name such as "with-sidebar" may belong to an element around the whole page, or around
+        # its text.
         and node.css_first("main, article, [role=main], h1") is None
+        and _paragraphs(node) <= most
     ]
 
 
