@@ -42,7 +42,7 @@ TIE: Final = 0.15
 # Above any sum of word scores: a URL's page comes first.
 ADDRESS_SCORE: Final = 1e6
 # A word that is on a tenth of all pages scores about 3 in a title.
-NAME_SCORE: Final = {"names": 8.0, "called": 12.0}
+NAME_SCORE: Final = {"names": 12.0, "called": 12.0}
 IDENTIFIER: Final = 2.0
 PARTS: Final = 0.5
 LITTLE: Final = 0.1
