@@ -272,6 +272,7 @@ NETWORK_LOCKS: Mapping[str, Callable[[Network], Any]] = {
     "Session._writing": lambda one: one.zookeeper._session._writing,
     "BigtableStore._guard": lambda one: one.bigtable._guard,
     "bigtable Shared._guard": lambda one: one.bigtable._shared._guard,
+    "Index._guard": lambda one: one.bigtable.feed_index._guard,
     "Calls._guard": lambda one: one.bigtable._calls._guard,
     "HBaseStore._guard": lambda one: one.hbase._guard,
     "Shared._guard": lambda one: one.hbase._shared._guard,
