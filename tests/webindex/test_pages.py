@@ -9,8 +9,10 @@ from dataclasses import fields
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from selectolax.lexbor import LexborNode
 
 from webindex.crawl.warc import Capture, read_captures
+from webindex.page import pages
 from webindex.page.links import Link
 from webindex.page.pages import MAX_TITLE, Page, parse
 from webindex.page.urls import BadUrlError, normalise
@@ -369,7 +371,7 @@ def test_comments_are_the_text_of_a_page_that_has_no_other() -> None:
 
 def test_an_element_around_the_text_is_not_navigation_whatever_its_name() -> None:
     cookies = "<p>We use cookies to show you what you like, and ask you to agree to it.</p>" * 6
-    pages = [
+    both = [
         parse(
             (
                 f"<body><div>{cookies}</div><h1>{bird}</h1><div class='body with sidebar'>"
@@ -380,9 +382,27 @@ def test_an_element_around_the_text_is_not_navigation_whatever_its_name() -> Non
         )
         for bird in ("herons", "storks")
     ]
-    for page, bird in zip(pages, ("herons", "storks"), strict=True):
+    for page, bird in zip(both, ("herons", "storks"), strict=True):
         assert page.text.count(bird) >= 20 and "Most read" not in page.text
-    assert pages[0].text_hash != pages[1].text_hash
+    assert both[0].text_hash != both[1].text_hash
+
+
+@pytest.mark.parametrize("name", ["menu", "comments"])
+def test_elements_within_each_other_do_not_each_have_their_text_measured(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    measured = 0
+
+    def count(node: LexborNode | None) -> int:
+        nonlocal measured
+        measured += (size := paragraphs(node))
+        return size
+
+    paragraphs = pages._paragraphs
+    monkeypatch.setattr(pages, "_paragraphs", count)
+    parse(f"<body>{f'<div class={name}>' * 500}{HERONS}".encode(), URL, HTML)
+    size = len(HERONS) - HERONS.count("<p>") * len("<p></p>")
+    assert size < measured < 50 * size
 
 
 def test_headings_and_defined_terms_are_kept_and_navigation_is_no_text() -> None:

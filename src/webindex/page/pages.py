@@ -91,6 +91,9 @@ _SOME_TEXT: Final = 200
 _MUCH_TEXT: Final = 500
 """Characters of paragraphs with which an element may be the text of a page, whatever its name."""
 
+_WEIGHED: Final = 20
+"""Elements around much text that are measured: of thousands, one within the other, each has all."""
+
 # X-Robots-Tag directives that take a value; any other word before a colon is a robot's name.
 _VALUED = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})
 
@@ -313,26 +316,26 @@ def _without_surroundings(tree: LexborHTMLParser) -> str | None:
     navigation = tree.css("nav, [role=navigation]")
     for node in navigation:
         node.decompose()
-    named = _named_around(tree, but="toc")
-    for node in named:
-        node.decompose()
-    return tree.html if removed or navigation or named else None
+    removed |= _remove_named(tree, but="toc")
+    return tree.html if removed or navigation else None
 
 
 def _remove_comments(tree: LexborHTMLParser) -> bool:
     """Remove what readers have written below a text; whether there was any."""
     found = [node for node in tree.css(_COMMENTS) if _COMMENTS_NAME.search(_names(node))]
     left = _paragraphs(tree.body) if found else 0
-    removed = False
+    removed, weighed = False, 0
     for node in found:
         # A name such as "has-comments" may belong to an element around the whole page.
-        if node.css_first("main, [role=main], h1") is not None:
+        if weighed == _WEIGHED or node.css_first("main, [role=main], h1") is not None:
             continue
         inside = _paragraphs(node)
         if left - inside >= _SOME_TEXT:
             left -= inside
             node.decompose()
             removed = True
+        else:
+            weighed += 1
     return removed
 
 
@@ -363,19 +366,30 @@ def _outline(tree: LexborHTMLParser) -> tuple[tuple[str, ...], float]:
     return tuple(headings), round(min(1.0, linked / max(1, words)), 2)
 
 
-def _named_around(tree: LexborHTMLParser, but: str | None = None) -> list[LexborNode]:
-    """Elements whose names say that they are around a page's own text; none that is named `but`."""
-    most = max(_MUCH_TEXT, _paragraphs(tree.body) / 2)
-    return [
+def _remove_named(tree: LexborHTMLParser, but: str | None = None) -> bool:
+    """Remove elements whose names say that they are around a page's own text; whether there were.
+
+    None that is named `but`.
+    """
+    named = [
         node
         for node in tree.css(_NAMED)
-        if _AROUND_NAME.search(names := _names(node))
-        and but not in names.split()
+        if _AROUND_NAME.search(names := _names(node)) and but not in names.split()
+    ]
+    most = max(_MUCH_TEXT, _paragraphs(tree.body) / 2) if named else 0
+    removed, weighed = False, 0
+    # One that is removed leaves nothing to be measured in those within it, which come after it.
+    for node in named:
         # A name such as "with-sidebar" may belong to an element around the whole page, or around
         # its text.
-        and node.css_first("main, article, [role=main], h1") is None
-        and _paragraphs(node) <= most
-    ]
+        if node.css_first("main, article, [role=main], h1") is not None:
+            continue
+        if weighed < _WEIGHED and _paragraphs(node) > most:
+            weighed += 1
+            continue
+        node.decompose()
+        removed = True
+    return removed
 
 
 def _own_text(tree: LexborHTMLParser) -> tuple[str, str]:
@@ -387,11 +401,9 @@ def _own_text(tree: LexborHTMLParser) -> tuple[str, str]:
     """
     for node in tree.css(_AROUND):
         node.decompose()
-    around = _named_around(tree)
     first = tree.css_first("h1, .title")
     main_heading = collapse(first.text(separator=" ")) if first is not None else ""
-    for node in around:
-        node.decompose()
+    _remove_named(tree)
     body = tree.body
     return main_heading, collapse(body.text(separator=" ")) if body is not None else ""
 
