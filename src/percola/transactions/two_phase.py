@@ -324,10 +324,10 @@ class TwoPhaseCommit:
         oracle, index = self._context.oracle, self._context.store.feed_index
         if index is None:
             return oracle.timestamp()
-        listed: frozenset[str] = frozenset()
+        tables, listed = self._tables(), frozenset[str]()
         ts = 0
         while True:
-            fed = index.of(self._tables())
+            fed = index.of(tables)
             if fed - listed or ts <= index.floor(fed):
                 ts = self._start_ts if self._start_ts > index.floor(fed) else oracle.timestamp()
                 self._put_all(
@@ -337,7 +337,7 @@ class TwoPhaseCommit:
                 listed = fed
             commit_ts = oracle.timestamp()
             # Who still misses a feed or a floor has drawn its commit_ts before it comes into force.
-            fed = index.of(self._tables())
+            fed = index.of(tables)
             if fed <= listed and (not fed or ts > index.floor(fed)):
                 return commit_ts
 
