@@ -68,7 +68,7 @@ class Feed:
         self, table: str, after: int, upto: int, start: bytes, end: bytes
     ) -> Iterator[ChangedRow]:
         """See `Store.changes`."""
-        since = self._shared.view(self._shared.now()).indexed_since
+        since = self._shared.current().indexed_since
         if since is not None and after >= since:
             found = self._found(table, after + 1, upto, start, end)
             if found is not None:
@@ -89,7 +89,7 @@ class Feed:
             return start <= row and not (end and row >= end)
 
         # The pending ones first: a committed entry is put before one of them is deleted.
-        low_pending = self._shared.view(self._shared.now()).floors.get(table, 0) + 1
+        low_pending = self._shared.current().floors.get(table, 0) + 1
         pending = [
             row
             for _, row, _ in entries_between(reading, PENDING, table, low_pending, upto)
@@ -149,7 +149,7 @@ class Feed:
 
     def _check(self, table: str, first: int) -> None:
         """Raise NoFeedError or SnapshotTooOldError if the changes read may be incomplete."""
-        if table not in self._shared.view(self._shared.now()).feeds:
+        if table not in self._shared.current().feeds:
             raise NoFeedError(f"The table {table!r} keeps no feed of its changes.")
         self._shared.check(first - 1)
 
@@ -162,7 +162,7 @@ class Feed:
 
     def forget(self, table: str, upto: int, limit: int, start: bytes, end: bytes) -> int:
         """See `Store.forget_changes`."""
-        if table not in self._shared.view(self._shared.now()).feeds:
+        if table not in self._shared.current().feeds:
             return 0
         gone: dict[bytes, list[tuple[bytes, int]]] = {}
         count = 0
@@ -202,11 +202,11 @@ class Index:
         return self._shared.index_feeds(latest)
 
     def of(self, tables: Iterable[str]) -> frozenset[str]:
-        view = self._shared.view(self._shared.now())
+        view = self._shared.current()
         return view.feeds.intersection(tables) if view.indexed else frozenset()
 
     def floor(self, tables: Iterable[str]) -> int:
-        floors = self._shared.view(self._shared.now()).floors_announced
+        floors = self._shared.current().floors_announced
         return max((floors.get(table, 0) for table in tables), default=0)
 
     def now(self) -> float:
@@ -233,16 +233,16 @@ class Index:
             self._shared.raise_floor(table, min(announced, upto, (left or upto + 1) - 1))
 
     def since(self) -> int | None:
-        return self._shared.view(self._shared.now()).indexed_since
+        return self._shared.current().indexed_since
 
     def is_walked(self, table: str) -> bool:
-        return table in self._shared.view(self._shared.now()).walked
+        return table in self._shared.current().walked
 
     def note_walked(self, table: str) -> None:
         self._shared.note_walked(table)
 
     def pending(self, table: str, upto: int) -> Iterator[PendingEntry]:
-        low = self._shared.view(self._shared.now()).floors.get(table, 0) + 1
+        low = self._shared.current().floors.get(table, 0) + 1
         for ts, row, value in entries_between(self._reading, PENDING, table, low, upto):
             yield ts, row, started_of(value)
 

@@ -144,6 +144,10 @@ class SharedRow(ABC):
                 view = self.look()
             return view
 
+    def current(self) -> View:
+        """The view for an operation that finishes now."""
+        return self.view(self.now())
+
     def look(self) -> View:
         """Read the row from the server."""
         asked = self.now()
@@ -170,7 +174,7 @@ class SharedRow(ABC):
 
     def check(self, ts: int) -> None:
         """Raise SnapshotTooOldError if what was read at `ts` until now may be incomplete."""
-        view = self.view(self.now())
+        view = self.current()
         if ts < view.announced:
             raise SnapshotTooOldError(ts, view.announced)
 

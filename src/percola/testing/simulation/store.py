@@ -117,7 +117,7 @@ class SimulatedStore(OneStepStore):
         """With the entries of feeds; entries of the index that precede the batch are put first."""
         if not any(one.kind is Kind.WRITE for mutation in batch for one in mutation.changes):
             return batch
-        view = self._shared.view(self._shared.now())
+        view = self._shared.current()
         if view.indexed and (puts := unlocked_puts(batch, view.feeds)):
             self.mutate(puts)
         return [with_entries(one) if one.table in view.feeds else one for one in batch]
