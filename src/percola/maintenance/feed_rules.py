@@ -94,7 +94,7 @@ class FeedRules:
                         cell,
                         commit_ts,
                         f"{cell} was written at {commit_ts}, but the table's feed does not list "
-                        "it: whoever follows the table has missed that.",
+                        "it: followers of the table have missed that.",
                     )
 
         if len(self._waiting) >= _AT_ONCE:
@@ -113,7 +113,7 @@ class FeedRules:
                     Cell(self._table, row, b""),
                     commit_ts,
                     f"The row {row[:60]!r} of {self._table} was changed at {commit_ts}, but the "
-                    "index of feeds has no entry for that: whoever follows the table misses it.",
+                    "index of feeds has no entry for that: followers of the table miss it.",
                 )
 
     def judge_entries(self, part: FeedPart) -> Iterator[Finding]:

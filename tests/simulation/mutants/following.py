@@ -148,7 +148,7 @@ def looks_for_locks_last(seams: Seams) -> None:
 
 @FOLLOWING.mutant("an-entry-is-a-change", "P2", Indexed, modes=TWO_PHASE)
 def an_entry_is_a_change(seams: Seams) -> None:
-    """Whoever follows takes an entry of the index for a change, without a look at the row."""
+    """A follower takes an entry of the index for a change, without a look at the row."""
 
     @seams.replaces(Feed, "_looked_up")
     def looked_up(

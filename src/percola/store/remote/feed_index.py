@@ -1,8 +1,8 @@
 """§2.1: where a feed's entries are found: their index, in a table of its own.
 
 The entries of a feed are stored in the changed rows (`percola.store.remote.feed`), and so are
-locks: whoever looks for either without knowing the rows reads the table (Bigtable), or entries of
-all cells that were ever locked and of all changes in memory (HBase). The index has two lists of
+locks. To look for either without knowing the rows is to read the table (Bigtable), or the entries
+of all cells that were ever locked and of all changes in memory (HBase). The index has two lists of
 rows:
 
     salt ‖ "p" ‖ table ‖ 0 ‖ ts        ‖ row      pending: about to be committed; has each start_ts
@@ -19,20 +19,20 @@ keys, and all rows of a commit are together. A span of time is one range of keys
                   pending entry (`percola.transactions.settled`)
 
 So a transaction whose commit_ts is at most T has its pending or committed entries when T is drawn;
-and whoever has dealt with all pending entries knows the rows with locks that matter at T, and has
-put all committed entries up to T. A write record that is put without a lock before, as a copy does,
-gets its committed entry first, in `RemoteStore.mutate`.
+and a reader that has dealt with all pending entries knows the rows with locks that matter at T, and
+has put all committed entries up to T. A write record that is put without a lock before, as a copy
+does, gets its committed entry first, in `RemoteStore.mutate`.
 
-**The floor.** Databases keep deleted entries for long, and whoever read pending ones from the
-beginning would read past those of all commits. So the timestamp of a pending entry is start_ts only
-if that is above a floor, and else a new one, and readers begin at the floor. It is raised like a
-safe point (`percola.store.remote.shared_row`): it is announced, and a committer that has put
+**The floor.** Databases keep deleted entries for long, and a reader of pending ones that began at
+the beginning would read past those of all commits. So the timestamp of a pending entry is start_ts
+only if that is above a floor, and else a new one, and readers begin at the floor. It is raised like
+a safe point (`percola.store.remote.shared_row`): it is announced, and a committer that has put
 pending entries at or below it finds out when it has drawn its commit_ts, and puts others, unless
-that was within a moment of the announcement. When this moment has passed, whoever announced it
+that was within a moment of the announcement. When this moment has passed, the one that announced it
 reads the pending entries up to it once more, and brings it into force below the oldest left. A
 follower does so when it has removed many, garbage collection in each cycle.
 
-An entry alone says nothing: whoever reads it looks at the row. That of a transaction that was
+An entry alone says nothing: its reader looks at the row. That of a transaction that was
 rolled back, or of a mutation that was refused, is ignored and removed. Committed entries up to the
 safe point are removed by garbage collection, which begins where its last cycle came to its end.
 
