@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from commands import Answer, command, environment
+from commands import Answer, answer_of, command
 from servers import on_hbase
 
 import percola
@@ -54,13 +53,9 @@ def test_a_folder_is_copied_to_hbase_by_spark_although_its_driver_is_killed(
 ) -> None:
     with on_hbase(tmp_path) as servers, ExitStack() as stack:
         target = servers.address("moved", stack)
-        variables = environment(**servers.variables)
 
         def run(line: list[str]) -> Answer:
-            done = subprocess.run(
-                line, env=variables, capture_output=True, timeout=SECONDS, check=False
-            )
-            return Answer(done.returncode, done.stdout.decode(), done.stderr.decode())
+            return answer_of(line, seconds=SECONDS, **servers.variables)
 
         def on(address: object, *arguments: object) -> Answer:
             return run(command("--repo", address, *arguments))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from commands import Answer, command, environment
+from commands import Answer, answer_of, command
 from servers import on_bigtable
 
 import percola
@@ -60,13 +59,9 @@ def test_a_restore_by_files_goes_on_where_its_killed_driver_was(
                     t.set(text, f"{at % 7}/{at:06}", f"text {at} " * (1 + 40 * (at % 5 == 0)))
     with on_bigtable(tmp_path, java_home) as servers, ExitStack() as stack:
         target = servers.address("restored", stack)
-        variables = environment(**servers.variables)
 
         def run(line: list[str]) -> Answer:
-            done = subprocess.run(
-                line, env=variables, capture_output=True, timeout=SECONDS, check=False
-            )
-            return Answer(done.returncode, done.stdout.decode(), done.stderr.decode())
+            return answer_of(line, seconds=SECONDS, **servers.variables)
 
         def on(address: object, *arguments: object) -> Answer:
             return run(command("--repo", address, *arguments))

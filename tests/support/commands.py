@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,14 @@ def run(
         check=False,
     )
     assert tracebacks or b"Traceback" not in done.stderr, done.stderr.decode()
+    return Answer(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def answer_of(line: Sequence[str], *, seconds: float = SECONDS, **variables: str) -> Answer:
+    """Run a program, with what it must have in its environment; it may print what it likes."""
+    done = subprocess.run(
+        line, env=environment(**variables), capture_output=True, timeout=seconds, check=False
+    )
     return Answer(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 

@@ -25,7 +25,7 @@ from typing import Any, Final
 import linked_crawl
 from children import Child, say
 from click.testing import CliRunner
-from commands import Answer, command, environment
+from commands import Answer, answer_of, command, environment
 from from_scratch import mentions
 from servers import Servers
 from warc_files import Crawl
@@ -68,10 +68,7 @@ class WebIndex:
         return self._run([*line, *map(str, arguments)])
 
     def _run(self, line: Sequence[str]) -> Answer:
-        done = subprocess.run(
-            line, env=self.environment, capture_output=True, timeout=SECONDS, check=False
-        )
-        return Answer(done.returncode, done.stdout.decode(), done.stderr.decode())
+        return answer_of(line, seconds=SECONDS, **self.variables)
 
     def pending(self) -> dict[str, int]:
         """How many cells wait for an observer, by column."""
