@@ -172,21 +172,22 @@ def test_workers_and_loaders_of_two_releases_share_a_folder(
     ended(old_worker, signal.SIGTERM)
 
 
+@pytest.fixture
+def zookeeper(
+    tmp_path: Path, java_home: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> str:
+    """The address of a ZooKeeper, beside an emulator of Bigtable that all processes know of."""
+    monkeypatch.setenv("BIGTABLE_EMULATOR_HOST", stack.enter_context(Emulator()).address)
+    return stack.enter_context(ZooKeeper(tmp_path / "zookeeper", java_home)).address
+
+
 def test_oracles_are_upgraded_one_by_one_then_workers_and_all_of_it_back_again(
-    releases: tuple[Release, Release],
-    tmp_path: Path,
-    java_home: Path,
-    stack: ExitStack,
-    wait_until: WaitUntil,
-    monkeypatch: pytest.MonkeyPatch,
+    releases: tuple[Release, Release], zookeeper: str, stack: ExitStack, wait_until: WaitUntil
 ) -> None:
     before, this = releases
-    emulator = stack.enter_context(Emulator())
-    monkeypatch.setenv("BIGTABLE_EMULATOR_HOST", emulator.address)
-    zookeeper = stack.enter_context(ZooKeeper(tmp_path / "zookeeper", java_home))
     store = "bigtable://project/upgrade"
     one, two = (stack.enter_context(before.oracle(store)) for _ in range(2))
-    address = f"{store}?oracle={one.address},{two.address}&zookeeper={zookeeper.address}"
+    address = f"{store}?oracle={one.address},{two.address}&zookeeper={zookeeper}"
     before.load(address, "old", 0, 20)
     workers = [before.worker(address)]
     stack.callback(workers[0].kill)
@@ -222,19 +223,12 @@ def test_oracles_are_upgraded_one_by_one_then_workers_and_all_of_it_back_again(
 
 
 def test_a_repository_of_the_release_before_is_followed_and_its_feeds_get_an_index_by_a_command(
-    releases: tuple[Release, Release],
-    tmp_path: Path,
-    java_home: Path,
-    stack: ExitStack,
-    monkeypatch: pytest.MonkeyPatch,
+    releases: tuple[Release, Release], zookeeper: str, stack: ExitStack
 ) -> None:
     before, this = releases
-    emulator = stack.enter_context(Emulator())
-    monkeypatch.setenv("BIGTABLE_EMULATOR_HOST", emulator.address)
-    zookeeper = stack.enter_context(ZooKeeper(tmp_path / "zookeeper", java_home))
     store = "bigtable://project/followed"
     oracle = stack.enter_context(this.oracle(store))
-    address = f"{store}?oracle={oracle.address}&zookeeper={zookeeper.address}"
+    address = f"{store}?oracle={oracle.address}&zookeeper={zookeeper}"
     before.load(address, "old", 0, 2)
     notes = Table("notes", feed=True)
     text = notes.column("text", str)
