@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -38,6 +39,9 @@ T = TypeVar("T")
 
 BUSY = 3
 """How much longer things may take beside other tests."""
+
+GRACE = 120
+"""Seconds that a test which took too long may take to clean up."""
 
 # Processes that live for minutes: what compiles well and collects garbage beside takes longer.
 _SHORT_LIVED_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -77,6 +81,27 @@ class AtOnce:
             )
 
 
+class NoTestHangs:
+    """Ends a process of tests that hangs, with the stack of every thread.
+
+    pytest-timeout interrupts a test once. If the test then hangs again, in what it does to clean
+    up, nothing would ever end it; pytest-xdist reports a process that has ended, and goes on.
+    """
+
+    def __init__(self) -> None:
+        self._stderr = os.dup(2)  # Not what a test's output is captured in.
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        own = item.get_closest_marker("timeout")
+        if seconds := float(own.args[0] if own else item.config.getini("timeout") or 0):
+            faulthandler.dump_traceback_later(seconds + GRACE, exit=True, file=self._stderr)
+        try:
+            return (yield)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--without",
@@ -91,6 +116,7 @@ def pytest_configure(config: pytest.Config) -> None:
     needs.leave_out(without)
     config.addinivalue_line("markers", "long: runs in `make test-all`, not in `make test`")
     config.pluginmanager.register(needs.LongTests(config))
+    config.pluginmanager.register(NoTestHangs())
     is_worker = hasattr(config, "workerinput")
     if not is_worker:
         config.pluginmanager.register(AtOnce(config))
@@ -136,6 +162,24 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             if JAVA_WITHIN in self.workqueue:
                 self.workqueue.move_to_end(JAVA_WITHIN, last=bool(had))
             super()._assign_work_unit(node)
+
+        def remove_node(self, node: Any) -> Any:
+            # pytest-xdist would give the test that ended its process to the next one as well.
+            left = [
+                (unit, test)
+                for unit in self.assigned_work[node].values()
+                for test, done in unit.items()
+                if not done
+            ]
+            if not left:
+                return super().remove_node(node)
+            unit, test = left[0]
+            unit[test] = True
+            if len(left) > 1:
+                super().remove_node(node)
+            else:
+                del self.assigned_work[node]
+            return test
 
     return FilesAndSessions(config, log)
 

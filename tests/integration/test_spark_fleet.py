@@ -237,6 +237,25 @@ def test_a_worker_that_is_frozen_is_replaced(
     fleets.check_shop(repo, sum(range(40)))
 
 
+def test_a_worker_that_is_frozen_while_nobody_else_can_write_is_replaced(
+    spark: SparkSession, repo: Repository, tmp_path: Path, wait_until: Wait
+) -> None:
+    lock = tmp_path / "shop" / "store" / "turn.lock"
+    with work_on(spark, repo, workers=1, timeout_seconds=2.0) as fleet:
+        wait_until(lambda: all_work(fleet), seconds=SECONDS, what="the worker")
+        [victim] = pids(fleet)
+        with repo.transaction() as t:
+            t.set(fleets.writing, str(lock), b"")
+        wait_until(Path(f"{lock}-taken").exists, what="the worker to have the writers' turn")
+        os.kill(victim, signal.SIGSTOP)
+        # It waits for the frozen worker, as does the driver's next heartbeat.
+        fleets.place(repo, range(40))
+        fleet.wait_until_idle(SECONDS)
+        [one] = fleet.status()
+        assert one.restarts == 1 and "not heard of for 2 s" in one.error
+    fleets.check_shop(repo, sum(range(40)))
+
+
 # --- A driver of its own ------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ at rest that is the sum of all amounts, whatever was killed meanwhile.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import threading
@@ -26,6 +27,7 @@ totals = Table("totals")
 total = totals.column("total", int)
 gates = Table("gates")
 opened = gates.column("opened", observed=True)
+writing = gates.column("writing", observed=True)
 passed = gates.column("passed", bool)
 
 
@@ -47,7 +49,23 @@ def pass_gate(t: Transaction, folder: str) -> None:
     t.set(passed, folder, True)
 
 
-OBSERVERS = [add_up, pass_gate]
+@observer(writing)
+def write_long(t: Transaction, lock: str) -> None:
+    """Has the turn of a folder's writers, says so beside the lock, and waits to be killed.
+
+    Only the first time: the next attempt finds that it was said.
+    """
+    said = Path(f"{lock}-taken")
+    if said.exists():
+        t.set(passed, lock, True)
+        return
+    with open(lock) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        said.touch()
+        threading.Event().wait()
+
+
+OBSERVERS = [add_up, pass_gate, write_long]
 SCHEMA: list[Table[Any]] = [orders, totals, gates]
 
 

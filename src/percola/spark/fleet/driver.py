@@ -13,6 +13,10 @@ worker whose driver is gone ends by itself, and a worker whose heartbeats stop f
 cancelled and resubmitted. Spark needs seconds to end a cancelled task, and a machine may be
 partitioned for longer, so an old worker may keep running beside its successor. That is safe,
 because all their work is transactional.
+
+The driver sends heartbeats and reads reports on two threads. In a folder only one process writes at
+a time, so a worker that is frozen while it writes holds back the driver's heartbeats as well; reads
+never wait, and so it is found all the same.
 """
 
 from __future__ import annotations
@@ -92,6 +96,7 @@ class Fleet:
         self._stop_guard = threading.Lock()
         self._places = [Place(number) for number in range(workers)]
         self._order(stop=False)
+        self._beater = threading.Thread(target=self._beats, name="percola-fleet-beat", daemon=True)
         self._watcher = threading.Thread(target=self._watch, name="percola-fleet", daemon=True)
         # They inherit the caller's local properties, its scheduler pool among them.
         self._keepers = [
@@ -102,6 +107,7 @@ class Fleet:
         ]
         for keeper in self._keepers:
             keeper.start()
+        self._beater.start()
         self._watcher.start()
 
     def __enter__(self) -> Self:
@@ -174,10 +180,8 @@ class Fleet:
         with self._stop_guard:
             if self._ended.is_set():
                 return
-            self._stopping.set()
+            self._stopping.set()  # The thread that sends heartbeats tells the workers.
             try:
-                with contextlib.suppress(PercolaError):
-                    self._order(stop=True)
                 if not self._joined(seconds):
                     log.warning(
                         "workers did not end within %s s: their jobs are cancelled", seconds
@@ -287,14 +291,28 @@ class Fleet:
 
     # --- Watching -----------------------------------------------------------------------
 
+    def _beats(self) -> None:
+        """On a dedicated thread: send heartbeats, and the order to stop without delay."""
+        while not self._stopping.wait(self._task.beat):
+            self._send(stop=False)
+        while True:
+            self._send(stop=True)
+            if self._closing.wait(self._task.beat):
+                return
+
+    def _send(self, *, stop: bool) -> None:
+        try:
+            self._order(stop=stop)
+        except PercolaError as error:
+            log.warning("a heartbeat cannot be sent and will be tried again: %s", error)
+
     def _watch(self) -> None:
-        """On a dedicated thread: send heartbeats, read reports, cancel silent workers."""
+        """On a dedicated thread: read reports, cancel silent workers."""
         while not self._closing.wait(self._task.beat):
             try:
-                self._order(stop=self._stopping.is_set())
                 self._hear()
             except PercolaError as error:
-                log.warning("the fleet's row cannot be reached and will be tried again: %s", error)
+                log.warning("the workers' reports cannot be read and are tried again: %s", error)
                 continue
             with self._guard:
                 lost = [
@@ -310,9 +328,8 @@ class Fleet:
                 self._cancel(one)
 
     def _order(self, *, stop: bool) -> None:
-        with self._guard:
-            self._beat += 1
-            self._board.give(Order(self._beat, stop, time.time_ns() // 1_000_000))
+        self._beat += 1
+        self._board.give(Order(self._beat, stop, time.time_ns() // 1_000_000))
 
     def _hear(self) -> None:
         if self._ended.is_set():
@@ -377,6 +394,7 @@ class Fleet:
             self._joined(_FIRST_WAIT)
         self._closing.set()
         self._watcher.join()
+        self._beater.join()
         with contextlib.suppress(PercolaError):
             self._hear()
             self._board.clear()
