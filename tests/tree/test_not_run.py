@@ -76,6 +76,25 @@ def test_short():
     pass
 """
 
+_HANGS: Final = """
+import threading
+
+import conftest
+
+conftest.GRACE = 1
+
+def test_hangs():
+    lock = threading.Lock()
+    lock.acquire()
+    try:
+        lock.acquire()
+    finally:
+        lock.acquire()
+
+def test_passes():
+    pass
+"""
+
 BOTH: Final = pytest.mark.parametrize(
     "options",
     [
@@ -188,3 +207,11 @@ def test_ctrl_c_arrives_where_the_run_was_started_with_sigint_ignored(
 ) -> None:
     status, lines = run(tmp_path, _INTERRUPTS, *options, ignored=True)
     assert status == pytest.ExitCode.OK, lines
+
+
+@pytest.mark.long
+def test_a_test_that_hangs_as_it_cleans_up_fails_and_the_others_run(tmp_path: Path) -> None:
+    status, lines = run(tmp_path, _HANGS, "-n", "1", "-o", "timeout=1")
+    assert status == pytest.ExitCode.TESTS_FAILED
+    assert any("in test_hangs" in line for line in lines), "the stack of every thread"
+    assert any("1 failed, 1 passed in " in line for line in lines), lines
