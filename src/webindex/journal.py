@@ -29,6 +29,8 @@ KEPT: Final = {"load": 1000, "rank": 100}
 TRIM_SECONDS: Final = 60.0
 """While others have work to do, the journal is trimmed this seldom."""
 
+_SUMMED: Final = ("unavailable", "unchanged", "cut", "pdfs", "unread_pdfs")
+
 STEP: Final = 1000
 """Reports that one run removes."""
 
@@ -77,5 +79,5 @@ def counts_of(report: dict[str, Any]) -> dict[str, int]:
     loaded = report.get("loaded", report)
     return {
         "rejected": rejected if isinstance(rejected, int) else sum(rejected.values()),
-        **{name: loaded.get(name, 0) for name in ("unavailable", "unchanged", "cut")},
+        **{name: loaded.get(name, 0) for name in _SUMMED},
     }

@@ -10,7 +10,7 @@ pages, one row for each captured page:
                   and when it was loaded. The newest capture, or one built from a newer
                   revisit and its `original`: {url, date, file}; see `webindex.load.revisits`.
                   Observed: a new capture is parsed.
-    body          its bytes, compressed with zlib
+    body          its bytes, compressed with zlib; of a PDF document, what was read from it
     revisited     {seen, reports}: when a crawler last saw the page unchanged, and at most 4
                   reports of revisits newer than the newest capture
     unresolved    how many reports newer than `capture` have no known original

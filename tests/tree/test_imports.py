@@ -52,7 +52,7 @@ LAYERS: Final = {
     "webindex": (
         ("rendering.tables",),
         ("errors", "tables", "text_format", "sample"),
-        ("devserver",),
+        ("devserver", "pdf"),
         ("crawl", "page", "incomplete", "journal", "spark"),
         ("serving", "load"),
         ("observers",),
@@ -88,7 +88,7 @@ PUBLIC_PACKAGES: Final = (
 # Everything that only an extra brings, by the name it is imported by.
 EXTRAS: Final = (
     "anyio can_ada fastwarc google grpc happybase jinja2 jpype kazoo matplotlib numpy opensearchpy "
-    "pandas publicsuffixlist py4j pyarrow pycld2 pyspark resiliparse selectolax starlette "
+    "pandas publicsuffixlist py4j pyarrow pycld2 pypdf pyspark resiliparse selectolax starlette "
     "tantivy uvicorn warcio xxhash"
 )
 

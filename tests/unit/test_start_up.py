@@ -25,6 +25,7 @@ HEAVY = (
     "pandas",
     "pyarrow",
     "numpy",
+    "pypdf",
     "http.server",
     "sortedcontainers",
 )

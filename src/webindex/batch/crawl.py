@@ -20,17 +20,20 @@ from webindex.crawl.warc import (
     MAX_BODY,
     Capture,
     Rejected,
+    Rejection,
     Resource,
     Revisit,
     Sitemap,
     read_captures,
 )
 from webindex.load import revisits
+from webindex.load.bodies import kept_body, reading_documents
 from webindex.load.removals import Rules
 from webindex.load.revisits import age, as_capture, packed, payload_id, says_the_same
 from webindex.load.tasks import Part, plan_parts
 from webindex.load.transaction import describe, is_conclusive, reports_in
 from webindex.page.urls import BadUrlError, normalise, page_id, page_row
+from webindex.pdf.process import NoReaderError
 
 _PART_BYTES: Final = 8 << 20
 
@@ -135,26 +138,32 @@ def newest(
 def _read(
     bodies: bool, max_body: int, rules: Rules, parts: Iterable[Part]
 ) -> Iterator[tuple[str, Said]]:
-    for split in (split for part in parts for split in part):
-        for record in read_captures(
-            split.path, start=split.start, end=split.end, max_body=max_body
-        ):
-            if isinstance(record, Rejected | Resource | Sitemap):
-                continue
-            if isinstance(record, Capture) and not is_conclusive(record.status):
-                continue
-            try:
-                url = normalise(record.url)
-            except BadUrlError:
-                continue
-            if rules.refuses(url, revisits.date_text(record.date)):
-                continue
-            if isinstance(record, Revisit):
-                report = revisits.report_of(record, url, split.path)
-                yield page_row(url), Said(None, b"", report)
-            else:
-                body = packed(record.body) if bodies else b""
-                yield page_row(url), Said(describe(record, url, split.path), body, None)
+    with reading_documents():
+        for split in (split for part in parts for split in part):
+            for record in read_captures(
+                split.path, start=split.start, end=split.end, max_body=max_body
+            ):
+                if isinstance(record, Rejected) and record.reason is Rejection.NO_PDF_READER:
+                    raise NoReaderError(
+                        f"{split.path} has PDF documents, but pypdf is not there: {record.detail}."
+                    )
+                if isinstance(record, Rejected | Resource | Sitemap):
+                    continue
+                if isinstance(record, Capture) and not is_conclusive(record.status):
+                    continue
+                try:
+                    url = normalise(record.url)
+                except BadUrlError:
+                    continue
+                if rules.refuses(url, revisits.date_text(record.date)):
+                    continue
+                if isinstance(record, Revisit):
+                    report = revisits.report_of(record, url, split.path)
+                    yield page_row(url), Said(None, b"", report)
+                else:
+                    capture = describe(record, url, split.path)
+                    body = kept_body(record, capture["digest"])[0] if bodies else b""
+                    yield page_row(url), Said(capture, body, None)
 
 
 # --- One page by itself ---------------------------------------------------------------------

@@ -5,12 +5,12 @@ from __future__ import annotations
 import unicodedata
 import zlib
 from collections.abc import Mapping
-from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from webindex.page.pages import parse_capture
 from webindex.page.pointers import is_live, pointer_of_capture
 from webindex.page.urls import BadUrlError, normalise, page_row
+from webindex.pdf.reading import digest_of
 
 Links = list[list[Any]]
 """[URL, [anchor, …], rel] for each page that is linked to, in the order of the page."""
@@ -39,7 +39,8 @@ class Facts(NamedTuple):
         share: what of that the page gives along each edge, if a run of the job has written it.
         interim: whether the rank is an estimate, by observers.
         loaded_ms: when the capture was loaded.
-        digest: of the bytes that are stored in the repository.
+        digest: of the bytes that are stored in the repository; or of the document, if they are what
+            was read from one.
         captured: the digest that the capture records; empty if `url` is None.
     """
 
@@ -85,7 +86,7 @@ def facts_of(
 ) -> Facts:
     """Parse one page. `body` is compressed, as in the repository."""
     whole = zlib.decompress(body) if body else b""
-    digest = blake2b(whole, digest_size=16).hexdigest()
+    digest = digest_of(whole)
     value = float(rank["value"]) if rank is not None else None
     nothing = Facts(
         row, None, False, "", "", "", None, None, "", None, False, [], None, value, 0, digest, ""

@@ -64,6 +64,24 @@ class NotAWarcError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Limit:
+    """Bytes of a record that are kept: `usual`, or `longer` if its headers have `sign`."""
+
+    usual: int
+    sign: re.Pattern[bytes] | None = None
+    longer: int = 0
+
+    def of(self, beginning: bytes | bytearray) -> int:
+        """The limit for a record that begins with these bytes."""
+        if self.sign is not None and self.sign.search(beginning, 0, _MAX_HEADER):
+            return max(self.usual, self.longer)
+        return self.usual
+
+
+_NOTHING = Limit(0)
+
+
+@dataclass(frozen=True, slots=True)
 class Frame:
     """The bytes of one record.
 
@@ -131,7 +149,7 @@ def first_record(file: BinaryIO, gzip: bool, start: int) -> int:
     if start >= size:
         return size
     if not gzip:
-        return next((f.offset for f in _plain_frames(file, 0) if f.offset >= start), size)
+        return next((f.offset for f in _plain_frames(file, _NOTHING) if f.offset >= start), size)
     candidate = _next_member(file, start)
     while candidate < size and not _chain_holds(file, candidate, size):
         candidate = _next_member(file, candidate + 1)
@@ -142,7 +160,7 @@ def cuts(file: BinaryIO, gzip: bool, target_bytes: int) -> list[int]:
     """Where to cut a file into splits of about `target_bytes`: record offsets, 0 the first."""
     found = [0]
     if not gzip:
-        for frame in _plain_frames(file, 0):
+        for frame in _plain_frames(file, _NOTHING):
             if frame.offset >= found[-1] + target_bytes:
                 found.append(frame.offset)
         return found
@@ -156,11 +174,11 @@ def cuts(file: BinaryIO, gzip: bool, target_bytes: int) -> list[int]:
 
 
 def frames(
-    file: BinaryIO, gzip: bool, start: int, end: int | None, limit: int
+    file: BinaryIO, gzip: bool, start: int, end: int | None, limit: Limit
 ) -> Iterator[Frame | Gap]:
     """All records that a split from `start` to `end` has to read, and the gaps between them.
 
-    At most `limit` bytes of a record are kept in memory, however long it is.
+    At most `limit` of a record is kept in memory, however long it is.
     """
     if gzip:
         stop = _size(file) if end is None else first_record(file, gzip, end)
@@ -198,16 +216,19 @@ class _Member:
         self.end = self.file.tell() - len(inflate.unused_data)
 
 
-def _gzip_frames(file: BinaryIO, start: int, stop: int, limit: int) -> Iterator[Frame | Gap]:
+def _gzip_frames(file: BinaryIO, start: int, stop: int, limit: Limit) -> Iterator[Frame | Gap]:
     at = start
     while at < stop:
         member = _Member(file, at)
         kept = bytearray()
         total = 0
         problem = ""
+        room = limit.usual
         try:
             for piece in member.pieces():
-                kept += piece[: max(0, limit - len(kept))]
+                if total <= limit.usual < total + len(piece):
+                    room = limit.of(kept + piece[: limit.usual - total])
+                kept += piece[: max(0, room - len(kept))]
                 total += len(piece)
         except EOFError:
             problem = "the file ends within this record"
@@ -262,7 +283,7 @@ def _holds_more(kept: bytes | bytearray, total: int, extent: int) -> bool:
 
 
 def _records_of_member(
-    file: BinaryIO, offset: int, length: int, limit: int, *, checked: bool
+    file: BinaryIO, offset: int, length: int, limit: Limit, *, checked: bool
 ) -> Iterator[Frame | Gap]:
     with tempfile.TemporaryFile() as unpacked:
         broken = False
@@ -312,7 +333,7 @@ def _chain_holds(file: BinaryIO, start: int, size: int) -> bool:
 # --- plain ---------------------------------------------------------------------------------------
 
 
-def _plain_frames(file: BinaryIO, limit: int, keep_from: int = 0) -> Iterator[Frame | Gap]:
+def _plain_frames(file: BinaryIO, limit: Limit, keep_from: int = 0) -> Iterator[Frame | Gap]:
     size = _size(file)
     at = 0
     while at < size:
@@ -349,27 +370,30 @@ def _plain_frames(file: BinaryIO, limit: int, keep_from: int = 0) -> Iterator[Fr
             at = after
             continue
         data = b""
+        room = limit.of(head)
         if at >= keep_from:
             file.seek(at)
-            data = file.read(min(extent, limit))
-        yield Frame(at, extent, data, extent <= limit, checked=False)
+            data = file.read(min(extent, room))
+        yield Frame(at, extent, data, extent <= room, checked=False)
         at += extent
 
 
-def _misjudged(file: BinaryIO, at: int, after: int, limit: int, keep_from: int) -> Frame | None:
+def _misjudged(file: BinaryIO, at: int, after: int, limit: Limit, keep_from: int) -> Frame | None:
     """The record from `at` to `after`, if only its Content-Length is wrong."""
     length = after - at - len(_TRAILER)
     if length <= 0 or not _starts_with(file, after - len(_TRAILER), _TRAILER):
         return None
     file.seek(at)
     # The blank line behind the header is not the one behind the record.
-    if _BLANK_LINE.search(file.read(min(length, _MAX_HEADER))) is None:
+    head = file.read(min(length, _MAX_HEADER))
+    if _BLANK_LINE.search(head) is None:
         return None
     data = b""
+    room = limit.of(head)
     if at >= keep_from:
         file.seek(at)
-        data = _with_length(file.read(min(length, limit)), length)
-    return Frame(at, length, data, length <= limit, checked=False)
+        data = _with_length(file.read(min(length, room)), length)
+    return Frame(at, length, data, length <= room, checked=False)
 
 
 def _with_length(data: bytes, length: int) -> bytes:

@@ -33,6 +33,7 @@ from webindex.crawl.framing import (
     READ_AHEAD,
     Frame,
     Gap,
+    Limit,
     NotAWarcError,
     cuts,
     frames,
@@ -41,6 +42,8 @@ from webindex.crawl.framing import (
 from webindex.crawl.http_body import cut_at_character, decode_leniently
 from webindex.crawl.resources import Kind, kind_of
 from webindex.crawl.sitemaps import MAX_SITEMAP, gunzipped, is_robots, may_be_compressed
+from webindex.pdf.process import can_read
+from webindex.pdf.reading import MAX_PDF, PDF, SIGNATURE
 
 __all__ = [
     "MAX_BODY",
@@ -63,6 +66,15 @@ _ROOM_FOR_HEADERS = 256 << 10
 _HTML = {"text/html", "application/xhtml+xml"}
 _XML = {"text/xml", "application/xml"}
 _PAGES = _HTML | _XML | {"text/plain"}
+# In a record of which more is read than of others.
+_MAYBE_PDF = re.compile(rb"application/(?:x-)?pdf\b|\r?\n\r?\n%PDF-", re.IGNORECASE)
+_PDF = {PDF, "application/x-pdf"}
+# What servers declare that do not know the type of a file, or want browsers to save it.
+_ANY = frozenset(
+    f"{kind}/{name}"
+    for kind in ("application", "binary")
+    for name in ("octet-stream", "download", "force-download", "x-download", "x-octet-stream")
+)
 # XML that is made for programs: sitemaps, feeds, images, descriptions of search engines.
 _FOR_PROGRAMS = re.compile(
     rb"(?:[\s\xef\xbb\xbf]|<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^>\[]*>)*+"
@@ -104,6 +116,7 @@ class Rejection(StrEnum):
     UNDECODABLE = "body cannot be decoded"
     TOO_LARGE = "resource too large"
     INCOMPLETE = "resource not complete"
+    NO_PDF_READER = "PDF without pypdf to read it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +138,10 @@ class Rejected:
 class Capture:
     """What a server answered for one URL at one time.
 
-    Responses of every status are captures. Those of status 200 to 299 are HTML, XHTML, XML or plain
-    text and have a `body`, free of transfer and content encodings, in the charset that it came in;
-    for redirects and errors it is empty. `url` is as the crawler wrote it. `date` is in UTC, with
-    microseconds. `headers` has those that an index needs, in lower case: content-type,
+    Responses of every status are captures. Those of status 200 to 299 are HTML, XHTML, XML, plain
+    text or PDF and have a `body`, free of transfer and content encodings, in the charset that it
+    came in; for redirects and errors it is empty. `url` is as the crawler wrote it. `date` is in
+    UTC, with microseconds. `headers` has those that an index needs, in lower case: content-type,
     content-language and link, repeated ones joined by a comma; location and x-robots-tag, joined by
     a newline. `offset` and `length` address the record in its file. `truncated` says that the
     crawler did not keep the whole body, `cut` that only so many bytes of a longer one were taken.
@@ -145,6 +158,11 @@ class Capture:
     payload_digest: str | None
     truncated: bool
     cut: int | None = None
+
+    @property
+    def is_pdf(self) -> bool:
+        """Whether the body is that of a PDF document."""
+        return self.content_type == PDF and self.status < 300
 
     @property
     def charset(self) -> str | None:
@@ -279,8 +297,9 @@ def _read(
     skipped: Counter[str],
 ) -> Iterator[Record]:
     largest = max(max_body, max_resource or 0, MAX_SITEMAP if sitemaps else 0)
+    limit = Limit(largest + _ROOM_FOR_HEADERS, _MAYBE_PDF, MAX_PDF + _ROOM_FOR_HEADERS)
     with Path(path).open("rb", buffering=READ_AHEAD) as file:
-        for frame in frames(file, gzip, start, end, largest + _ROOM_FOR_HEADERS):
+        for frame in frames(file, gzip, start, end, limit):
             if isinstance(frame, Gap):
                 reason = Rejection.TRUNCATED if frame.truncated else Rejection.DAMAGED
                 yield Rejected(reason, frame.offset, frame.length, None, frame.why)
@@ -343,8 +362,14 @@ def _capture(
                 program = _FOR_PROGRAMS.match(unpacked[:4096])
                 if program is not None and program[1] in _LISTS:
                     return Sitemap(url, date, "sitemap", unpacked, frame.offset, frame.length)
-            if content_type is not None and content_type not in _PAGES:
+            if content_type in _PDF or (
+                content_type in _ANY and not revisit and _begins_a_pdf(frame)
+            ):
+                content_type = PDF
+            elif content_type is not None and content_type not in _PAGES:
                 raise _UnusableError(Rejection.NOT_A_PAGE, f"it is {content_type}")
+            if content_type == PDF:
+                _need_reader()
             if revisit:
                 refers = _refers_to(record)
                 return Revisit(
@@ -355,7 +380,12 @@ def _capture(
                     whole, _ = _body(frame, http, MAX_SITEMAP, content_type)
                     return Sitemap(url, date, "robots", whole, frame.offset, frame.length)
                 raise _UnusableError(Rejection.NOT_A_PAGE, "it is a robots.txt")
-            body, cut = _body(frame, http, max_body, content_type)
+            most = MAX_PDF if content_type == PDF else max_body
+            body, cut = _body(frame, http, most, content_type)
+            if content_type != PDF and body.startswith(SIGNATURE):
+                _need_reader()
+                content_type = PDF
+                body, cut = _body(frame, http, MAX_PDF, content_type)
             if content_type is None:
                 if not _SNIFFED_HTML.match(body):
                     raise _UnusableError(Rejection.NOT_A_PAGE, "it has no Content-Type")
@@ -486,6 +516,18 @@ def _body(
     return taken, len(taken)
 
 
+def _need_reader() -> None:
+    if not can_read():
+        raise _UnusableError(Rejection.NO_PDF_READER, "pip install 'percola[webindex]'")
+
+
+def _begins_a_pdf(frame: Frame) -> bool:
+    try:
+        return _decoded(frame.data, len(SIGNATURE), encoded=True).startswith(SIGNATURE)
+    except OSError:
+        return _decoded(frame.data, len(SIGNATURE), encoded=False).startswith(SIGNATURE)
+
+
 def _resource_body(frame: Frame, record: WarcRecord, http: HeaderMap, most: int) -> bytes:
     """The body of a resource; it is used only if it is whole."""
     if "WARC-Truncated" in record.headers or (frame.whole and _is_short(frame.data, http)):
@@ -510,7 +552,7 @@ def _as_it_came(
     """A body whose encoding differs from its headers, or that is truncated."""
     raw = _decoded(frame.data, max_body + _ROOM_FOR_HEADERS, encoded=False)
     # Many crawlers write the decoded body but keep the header of its encoding.
-    if _SNIFFED_MARKUP.match(raw):
+    if _SNIFFED_MARKUP.match(raw) or raw.startswith(SIGNATURE):
         return raw
     transfer, content = http.get("Transfer-Encoding"), http.get("Content-Encoding")
     body = decode_leniently(raw, transfer or "", content or "", max_body + 1)

@@ -79,6 +79,9 @@ class LoadReport:
             limit = f"{self.max_page_bytes:,} bytes"
             longer = f"{count(loaded.cut, 'page')} longer than {limit}"
             rows.append(("Cut off", longer))
+        if loaded.pdfs:
+            without = f", {loaded.unread_pdfs:,} of them without text" if loaded.unread_pdfs else ""
+            rows.append(("PDF documents read", f"{loaded.pdfs:,}{without}"))
         if loaded.sitemaps:
             rows.append(("Sitemaps and robots.txt", f"{loaded.sitemaps:,}"))
         kept = loaded.resources

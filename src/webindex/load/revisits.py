@@ -34,6 +34,7 @@ from webindex import tables
 from webindex.crawl.warc import Revisit
 from webindex.page.link_header import names_canonical
 from webindex.page.urls import BadUrlError, normalise, page_id, page_row
+from webindex.pdf.reading import PDF
 
 __all__ = [
     "EMPTY",
@@ -207,7 +208,8 @@ def as_capture(report: Described, original: Described) -> dict[str, Any]:
     """The value of `pages.capture` for a page whose revisit has this original."""
     own = report["status"] is not None
     headers = {name: (report if own else original).get(name) for name in _HEADERS}
-    if headers["content_type"] is None:
+    # Whatever a server declares: the body to be copied is what was read from a PDF document.
+    if headers["content_type"] is None or original.get("content_type") == PDF:
         headers["content_type"] = original.get("content_type")
     first = original.get("original") or {
         name: original.get(name) for name in ("url", "date", "file")

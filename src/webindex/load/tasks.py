@@ -30,6 +30,7 @@ from webindex.crawl.warc import (
     plan_splits,
     read_captures,
 )
+from webindex.load.bodies import reading_documents
 from webindex.load.throttle import Pace
 from webindex.load.transaction import Loaded, load_from
 
@@ -101,7 +102,10 @@ def run_task(
         outcome = Outcome(attempt=context.attemptNumber() if context is not None else 0)
         try:
             # Opened for one part: the process outlives the part, and maybe the repository.
-            with percola.open(address, schema=tables.SCHEMA, create=False) as repo:
+            with (
+                percola.open(address, schema=tables.SCHEMA, create=False) as repo,
+                reading_documents(),
+            ):
                 pace = Pace(repo)
                 for split in part:
                     records = _records(split, max_body, max_resource, outcome, pace)

@@ -21,6 +21,7 @@ from typing import Any
 from percola import Repository, Transaction
 from webindex import tables
 from webindex.crawl.warc import Capture, Resource, Revisit, Sitemap
+from webindex.load.bodies import kept_body
 from webindex.load.recrawls import plan
 from webindex.load.removals import rules_for
 from webindex.load.resources import LoadedResources, load_resources
@@ -37,7 +38,6 @@ from webindex.load.revisits import (
     key_of,
     names_original,
     newest_reports,
-    packed,
     report_of,
     says_the_same,
     shares,
@@ -47,6 +47,7 @@ from webindex.load.revisits import (
 from webindex.load.sitemaps import load_sitemap
 from webindex.page.link_header import names_canonical
 from webindex.page.urls import BadUrlError, normalise, page_id, page_row
+from webindex.pdf.reading import PDF
 
 __all__ = ["Loaded", "age", "describe", "is_conclusive", "last_seen", "load_captures", "load_from"]
 
@@ -66,6 +67,8 @@ class Loaded:
             loaded: they count as soon as it is.
         refused: captures, revisits, resources and sitemaps that were removed or blocked.
         cut: captures of which only the beginning of the body was taken.
+        pdfs: PDF documents that were read and are kept.
+        unread_pdfs: those of them that have no text, because they could not be read or are scans.
         sitemaps: sitemaps and robots.txt that are now the newest capture of theirs.
         resources: the same of stylesheets, images, fonts and scripts.
     """
@@ -79,6 +82,8 @@ class Loaded:
     unresolved: int = 0
     refused: int = 0
     cut: int = 0
+    pdfs: int = 0
+    unread_pdfs: int = 0
     sitemaps: int = 0
     resources: LoadedResources = field(default_factory=LoadedResources)
 
@@ -93,6 +98,8 @@ class Loaded:
         self.unresolved += other.unresolved
         self.refused += other.refused
         self.cut += other.cut
+        self.pdfs += other.pdfs
+        self.unread_pdfs += other.unread_pdfs
         self.sitemaps += other.sitemaps
         self.resources.add(other.resources)
 
@@ -158,7 +165,7 @@ def load_from(
             page.revisit(report_of(one, url, file), result)
         else:
             result.cut += one.cut is not None
-            page.take(describe(one, url, file), one.body, result)
+            page.take(describe(one, url, file), one, result)
     for page in pages.values():
         page.replan()
     return result
@@ -189,22 +196,22 @@ class _Page:
 
     # --- Captures ---------------------------------------------------------------------------
 
-    def take(self, new: dict[str, Any], body: bytes, result: Loaded) -> None:
+    def take(self, new: dict[str, Any], one: Capture, result: Loaded) -> None:
         """Load a capture."""
         current = self._current
         if current is None and not self._reports:
-            self._become(new, body)
+            self._become(new, _kept(one, new, result))
         elif current is not None and not is_synthetic(current) and age(current) == age(new):
             self._hold_again(current)
             result.same += 1
             return
         elif current is not None and _is_newer(current, new):
-            self._take_earlier(new, body, result)
+            self._take_earlier(new, one, result)
             return
         else:
             if current is not None:
                 new = self._overtake(current, new)
-            self._become(new, body)
+            self._become(new, _kept(one, new, result))
             if current is not None:
                 self._drop_same_payload(new)
                 self._limit()
@@ -221,15 +228,15 @@ class _Page:
             self._keep(current, self._t.get(tables.body, self._row) or b"")
         return with_identical(new, self._earlier().get(earlier_key(new)))
 
-    def _become(self, new: dict[str, Any], body: bytes) -> None:
+    def _become(self, new: dict[str, Any], compressed: bytes) -> None:
         """Make a capture the page's state."""
         self._t.set(tables.capture, self._row, new)
-        self._t.set(tables.body, self._row, packed(body))
+        self._t.set(tables.body, self._row, compressed)
         self._hold(new)
         self._current = new
         self._is_new = True
 
-    def _take_earlier(self, new: dict[str, Any], body: bytes, result: Loaded) -> None:
+    def _take_earlier(self, new: dict[str, Any], one: Capture, result: Loaded) -> None:
         """Keep a capture older than the page's state, as far as revisits can refer to it."""
         t, row, current = self._t, self._row, self._current
         assert current is not None
@@ -245,7 +252,7 @@ class _Page:
             return
         # A revisit that is loaded concurrently must see this one, or be seen here.
         t.get_for_update(tables.capture, row)
-        self._keep(with_identical(new, there), packed(body))
+        self._keep(with_identical(new, there), _kept(one, new, result))
         self._limit()
         if key in self._earlier():
             t.notify(tables.offer_due, row)
@@ -421,6 +428,15 @@ def reports_in(
     return (revisited["date"] if revisited["payload"] is None else None), []
 
 
+def _kept(one: Capture, new: Mapping[str, Any], result: Loaded) -> bytes:
+    """The body to keep. Reading a document takes time: none is read that is there already."""
+    compressed, reading = kept_body(one, new["digest"])
+    if reading is not None:
+        result.pdfs += 1
+        result.unread_pdfs += not reading.text
+    return compressed
+
+
 def _is_newer(current: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
     """Whether the current state stays. For equal dates a capture counts before a revisit."""
     if is_synthetic(current):
@@ -443,14 +459,15 @@ def describe(one: Capture, url: str, file: str) -> dict[str, Any]:
     `date` is in UTC, to the microsecond. `location` is there for a status 300 to 399 and `refresh`
     below that, several joined by newlines as in `robots`; `link` if the `Link` header names a
     canonical page; `payload` is the payload digest of the WARC record; `cut` is the number of
-    bytes after which a long body was cut off. What is not there is None.
+    bytes after which a long body was cut off. `digest` is that of the bytes that were captured, of
+    a PDF document too. What is not there is None.
     """
     link = one.headers.get("link")
     return {
         "url": url,
         "date": date_text(one.date),
         "status": one.status,
-        "content_type": one.headers.get("content-type") or one.content_type,
+        "content_type": PDF if one.is_pdf else one.headers.get("content-type") or one.content_type,
         "robots": one.headers.get("x-robots-tag"),
         "location": one.headers.get("location") if 300 <= one.status < 400 else None,
         "link": link if link and names_canonical(link) else None,

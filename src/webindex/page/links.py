@@ -14,7 +14,7 @@ from selectolax.lexbor import LexborHTMLParser, LexborNode
 from webindex.page.text import collapse
 from webindex.page.urls import resolve
 
-__all__ = ["MAX_ANCHOR", "MAX_ANCHORS", "MAX_LINKS", "Link", "Rel", "extract_links"]
+__all__ = ["MAX_ANCHOR", "MAX_ANCHORS", "MAX_LINKS", "Link", "Rel", "extract_links", "plain_links"]
 
 Rel = Literal["follow", "ugc", "sponsored", "nofollow", "alternate"]
 """How the author marks a link: not at all, written by users, paid for, not vouched for; or as
@@ -98,6 +98,20 @@ def extract_links(
         if url != page_url:
             found.setdefault(url, _Target({}, "alternate"))
     return tuple(Link(url, tuple(t.anchors), t.rel) for url, t in found.items())
+
+
+def plain_links(
+    references: Iterable[str], page_url: str, *, nofollow: bool = False
+) -> tuple[Link, ...]:
+    """Return links that have no markup, in their order: at most `MAX_LINKS`, without anchors."""
+    found: dict[str, Link] = {}
+    for reference in references:
+        url = resolve(page_url, reference.partition("#")[0])
+        if url is not None and url != page_url and url not in found:
+            found[url] = Link(url, (), "nofollow" if nofollow else "follow")
+            if len(found) == MAX_LINKS:
+                break
+    return tuple(found.values())
 
 
 def _rel(value: str | None) -> Rel:

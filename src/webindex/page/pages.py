@@ -23,10 +23,11 @@ from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser, LexborNod
 
 from webindex.page import fingerprints
 from webindex.page.link_header import canonical_of
-from webindex.page.links import Link, extract_links
+from webindex.page.links import Link, extract_links, plain_links
 from webindex.page.markup import decode, decode_xml
 from webindex.page.text import collapse
 from webindex.page.urls import normalise, resolve
+from webindex.pdf.reading import Reading, digest_of, reading_in
 
 __all__ = [
     "MAX_HEADINGS",
@@ -145,6 +146,9 @@ class Page:
     sketch: fingerprints.Sketch | None
     """See `fingerprints.Sketch`; None for such a page."""
 
+    document: Reading | None = None
+    """What was read from a PDF document; None for a page of another kind."""
+
     @property
     def outline(self) -> dict[str, Any]:
         """The value of `pages.outline`."""
@@ -166,8 +170,8 @@ def parse(
         body: at most `markup.MAX_BODY` bytes are used, except for the hash of the bytes.
         url: absolute URL of the page; normalised here.
         content_type: value of the `Content-Type` header. Without one the type is guessed from the
-            bytes. HTML, XML and plain text are read; any other type gives a page without text and
-            links.
+            bytes. HTML, XML and plain text are read, and of a PDF document what its `body` says
+            was read; any other type gives a page without text and links.
         x_robots_tag: value of the `X-Robots-Tag` header; several headers joined by newlines (or
             commas, as long as none of them names a robot).
         link_header: value of the `Link` header, several joined by commas: see `link_header`.
@@ -182,6 +186,21 @@ def parse(
     from_header = canonical_of(link_header, url) if link_header else None
     language = _code(content_language) if content_language and "," not in content_language else None
     refreshes = [(one, url) for one in (refresh_header or "").split("\n")]
+    read = reading_in(body)
+    if read is not None:
+        nofollow = _asks(asked, "nofollow")
+        return _page(
+            digest_of(body).encode(),  # Of the document: short ones are one if they are the same.
+            url,
+            collapse(read.title)[:MAX_TITLE],
+            collapse(read.text),
+            _code(read.language or "") or language,
+            asked,
+            canonical=from_header,
+            refresh=_refresh(refreshes, url),
+            links=plain_links(read.links, url, nofollow=nofollow),
+            document=read,
+        )
     kind = _media_type(body, content_type)
     if kind not in _HTML_TYPES:
         text = collapse(decode(body, content_type)) if kind == "text/plain" else ""
@@ -256,6 +275,7 @@ def _page(
     headings: tuple[str, ...] = (),
     linked: float = 0.0,
     own: tuple[str, str] | None = None,
+    document: Reading | None = None,
 ) -> Page:
     """Assemble the page; `own` is the main heading and text to compare, if not `text`."""
     main_heading, compared = own or ("", text)
@@ -280,6 +300,7 @@ def _page(
         text_hash=fingerprints.text_hash(compared, words, body, name),
         heading=fingerprints.heading_key(heading) if sketch is not None else None,
         sketch=sketch,
+        document=document,
     )
 
 

@@ -29,6 +29,7 @@ from webindex.load.removals import rules_for
 from webindex.load.resources import release
 from webindex.page.pointers import pointer_of_capture
 from webindex.page.urls import page_id, page_row
+from webindex.pdf.reading import PDF
 from webindex.rendering import tables as rendering
 from webindex.rendering.references import references_of_page, references_of_style
 
@@ -73,8 +74,13 @@ class Current(NamedTuple):
 
     @property
     def is_page(self) -> bool:
-        """Whether it can be shown by itself."""
-        return not self.resource and 200 <= self.capture["status"] < 300
+        """Whether it can be shown by itself; of a PDF document only its text is there."""
+        return not self.resource and 200 <= self.capture["status"] < 300 and not self.is_pdf
+
+    @property
+    def is_pdf(self) -> bool:
+        """Whether it is a PDF document."""
+        return not self.resource and self.capture["content_type"] == PDF
 
     @property
     def is_style(self) -> bool:

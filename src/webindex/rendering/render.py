@@ -192,6 +192,8 @@ def render_url(t: Transaction, url: str, browser: Browser) -> tuple[dict[str, An
     page = current(t, row)
     if page is None:
         raise RenderError(f"There is no capture of {normalise(url)}.")
+    if page.is_pdf:
+        raise RenderError(f"{normalise(url)} is a PDF document, of which only the text is kept.")
     if not page.is_page:
         what = "a resource" if page.resource else f"an answer of status {page.capture['status']}"
         raise RenderError(f"{normalise(url)} is {what}, which is not rendered by itself.")

@@ -69,6 +69,7 @@ class Story:
     Attributes:
         standing: one of the keys of `HEADLINES`; `reasons` are sentences that explain it.
         waiting: pending work for it, as sentences.
+        document: for a PDF document, a sentence about it and what could not be read of it.
         asks: the directives of a live page: of noindex, nofollow, noarchive and nosnippet, those
             that it has. With nosnippet there is no `excerpt`, with noarchive no `picture`.
         unchanged: when a crawler last found it unchanged, without a new capture.
@@ -100,6 +101,7 @@ class Story:
     reasons: list[str] = field(default_factory=list)
     waiting: list[str] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
+    document: str | None = None
     asks: list[str] = field(default_factory=list)
     versions: list[Version] = field(default_factory=list)
     unchanged: str | None = None
@@ -163,6 +165,7 @@ def tell(repo: Repository, index: ServingIndex, url: str) -> Story:
             story.status = capture["status"]
             read = _read(page) if known is not None and parsed else None
             story.asks = _asks(read)
+            story.document = _document(read)
             seen = last_seen(capture, page.get(tables.revisited))
             story.unchanged = seen if seen > capture["date"] else None
             story.way = way_of(now, capture, page.get(tables.pointer), read)
@@ -210,6 +213,8 @@ def tell(repo: Repository, index: ServingIndex, url: str) -> Story:
         _stand_as_page(story, shown, index)
     else:
         _stand_without_text(story, shown, index, parsed=parsed)
+    if story.document is not None:
+        story.reasons.append(story.document)
     if story.unresolved:
         story.reasons.append(_unresolved(story.unresolved))
     return story
@@ -241,6 +246,14 @@ def _read(page: RowOf[str]) -> Page | None:
         return parse_capture(page[tables.capture], body)
     except zlib.error:
         return None
+
+
+def _document(read: Page | None) -> str | None:
+    if read is None or read.document is None:
+        return None
+    pages = read.document.pages
+    what = f"It is a PDF document of {count(pages, 'page')}." if pages else "It is a PDF document."
+    return f"{what} {read.document.problem or ''}".rstrip()
 
 
 def _asks(read: Page | None) -> list[str]:

@@ -58,6 +58,7 @@ class Summary:
         unresolved: pages whose newest record is a revisit of a capture that was not loaded: an
             older record determines their content.
         cut: captures of which only the beginning was taken, over all loads.
+        pdfs, unread_pdfs: PDF documents that were read over all loads, and those without text.
         latency: of the last hour of exports at most; None if there were none in the period.
     """
 
@@ -77,6 +78,8 @@ class Summary:
     unchanged: int
     unresolved: int
     cut: int
+    pdfs: int
+    unread_pdfs: int
     latency: Latency | None
 
     def to_json(self) -> dict[str, Any]:
@@ -109,6 +112,9 @@ class Summary:
             rows.append(("Revisits not resolved", waiting))
         if self.cut:
             rows.append(("Cut off", f"{self.cut:,} captures of long pages"))
+        if self.pdfs:
+            without = f", {self.unread_pdfs:,} of them without text" if self.unread_pdfs else ""
+            rows.append(("PDF documents read", f"{self.pdfs:,}{without}"))
         if self.latency is not None:
             one = self.latency
             times = f"p50 {_time(one.p50)} · p95 {_time(one.p95)} · p99 {_time(one.p99)}"
@@ -168,6 +174,8 @@ def summarise(repo: Repository, *, since: int = 0) -> Summary:
             loads["unchanged"],
             unresolved,
             loads["cut"],
+            loads["pdfs"],
+            loads["unread_pdfs"],
             latency(waited),
         )
 
@@ -192,7 +200,7 @@ def _classes(sizes: Counter[int]) -> list[tuple[int, int | None, int]]:
 
 
 def _loads(now: Snapshot) -> Counter[str]:
-    """Records that were rejected, server errors, revisits and pages cut off, over all loads."""
+    """Sums over all loads, by the names of `journal.counts_of`."""
     total = Counter(counts_of(now.get(tables.report, "load") or {}))
     for row in now.scan(tables.journal, prefix="load/", columns=[tables.report]):
         total.update(counts_of(row[tables.report]))
