@@ -15,6 +15,8 @@ CORPUS ?= corpus
 WITHOUT ?=
 DIST ?= dist
 export PYTHON
+# Tests start more than a thousand processes of Python: without bytecode, each compiles what it imports.
+unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 PARALLEL := -n 3 --no-loadscope-reorder
 
