@@ -5,17 +5,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
-from children import Child, say, wait_in_child
+from children import wait_in_child
 from pyspark.sql import SparkSession
 from spark_processes import (
-    cluster_to_kill,
     cmdline,
-    executors,
     kill_all,
     python_workers,
 )
@@ -43,8 +40,7 @@ RANGES = 4
 Victims = Callable[[SparkSession], list[int]]
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def filled(tmp_path: Path) -> Path:
     """A repository of which each cell has two versions."""
     with percola.open(tmp_path / "repo", [docs], durability="relaxed") as repo:
         for value in range(2):
@@ -130,20 +126,5 @@ def collect_and_copy(spark: SparkSession, folder: Path, victims: Victims) -> Non
 
 
 @pytest.mark.long
-def test_python_workers_are_killed(folder: Path, spark: SparkSession) -> None:
-    collect_and_copy(spark, folder, python_workers)
-
-
-def on_a_cluster(pipe: Connection, folder: str) -> None:
-    """In another process, which has a Spark of its own: one with executors to kill."""
-    with cluster_to_kill() as spark:
-        collect_and_copy(spark, Path(folder), executors)
-        say(pipe, "done")
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)  # A cluster of three JVMs starts, and two of them three times.
-def test_every_executor_is_killed(folder: Path, java_home: Path) -> None:
-    with Child(on_a_cluster, str(folder)) as child:
-        assert child.speaks_within(600)
-        assert child.hear() == "done"
+def test_python_workers_are_killed(tmp_path: Path, spark: SparkSession) -> None:
+    collect_and_copy(spark, filled(tmp_path), python_workers)

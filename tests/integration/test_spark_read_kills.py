@@ -11,13 +11,10 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-import pytest
 from children import Child, hear, say, wait_in_child
 from pyspark.sql import DataFrame, SparkSession
 from spark_processes import (
-    cluster_to_kill,
     cmdline,
-    executors,
     kill_all,
     python_workers,
 )
@@ -76,8 +73,7 @@ def commit_slowly(pipe: Connection, address: str) -> None:
     say(pipe, "committed")
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def filled(tmp_path: Path) -> Path:
     with percola.open(tmp_path / "repo", [bank], durability="relaxed") as repository:
         for first in range(0, ROWS, 500):
             with repository.transaction() as t:
@@ -136,22 +132,7 @@ def _at(repository: Repository, ts: int) -> dict[str, int]:
         return {one.key: one[bal] for one in snapshot.scan(bank)}
 
 
-def test_a_python_worker_is_killed(folder: Path, spark: SparkSession) -> None:
+def test_a_python_worker_is_killed(tmp_path: Path, spark: SparkSession) -> None:
+    folder = filled(tmp_path)
     ts, rows = kill_while_it_is_read(spark, folder, lambda: python_workers(spark))
-    check(folder, ts, rows)
-
-
-def on_a_cluster(pipe: Connection, folder: str) -> None:
-    """In another process, which has a Spark of its own: one with executors to kill."""
-    with cluster_to_kill() as spark:
-        ts, rows = kill_while_it_is_read(spark, Path(folder), lambda: executors(spark))
-        say(pipe, (ts, rows))
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)  # A cluster of three JVMs starts, and two of them twice.
-def test_every_executor_is_killed(folder: Path, java_home: Path) -> None:
-    with Child(on_a_cluster, str(folder)) as child:
-        assert child.speaks_within(300)
-        ts, rows = child.hear()
     check(folder, ts, rows)

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from datetime import date
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 from catalogs import new_catalog
-from children import Child, say, wait_in_child
+from children import wait_in_child
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from spark_processes import (
-    cluster_to_kill,
-    executors,
     kill_all,
     python_workers,
 )
@@ -25,7 +22,6 @@ import percola
 from percola import DATE, INT64, Repository, Table
 from percola.cells import Kind, Op, decode_write
 from percola.maintenance.check import check
-from percola.spark import catalog_settings
 from percola.store.walks import scan_writes, walk_kind
 from percola.transactions.jobs import JOBS, JointTransaction, RowWrites, new_run
 
@@ -376,25 +372,6 @@ def test_a_merge_whose_python_workers_are_killed_is_there_once(
     spark: SparkSession, repo: Repository, tmp_path: Path, wait_until: Wait
 ) -> None:
     merge_and_kill(spark, repo.address, tmp_path, lambda: python_workers(spark), wait_until)
-
-
-def on_a_cluster(pipe: Connection, address: str) -> None:
-    """In another process, which has a Spark of its own: one with executors to kill."""
-    with cluster_to_kill(**catalog_settings({})) as spark:
-        merge_and_kill(
-            spark, address, Path(address).parent, lambda: executors(spark), wait_in_child
-        )
-    say(pipe, "merged")
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)  # A cluster of three JVMs starts, and two of them twice.
-def test_a_merge_whose_executors_are_killed_is_there_once(
-    repo: Repository, java_home: Path
-) -> None:
-    with Child(on_a_cluster, repo.address) as child:
-        assert child.speaks_within(600)
-        assert child.hear() == "merged"
 
 
 # --- What ends a statement that waits for a lock ----------------------------------------

@@ -1,4 +1,4 @@
-"""`df.writeStream.format("percola")` on a real Spark; executors killed in every kind of write."""
+"""`df.writeStream.format("percola")` on a real Spark."""
 
 from __future__ import annotations
 
@@ -6,29 +6,25 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
-from children import Child, hear, say, wait_in_child
+from children import Child, wait_in_child
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import udf
-from spark_processes import QUICK_EXECUTORS, children, kill_all, python_workers
+from spark_processes import children, cmdline, kill_all, python_workers
 from spark_writes import (
     ROWS,
     assert_nothing_left,
     assert_written_once,
     docs,
-    frame_of,
     half_way,
     in_session,
     open_table,
-    save,
     size,
     under_way,
     visible,
@@ -191,7 +187,7 @@ def test_a_driver_killed_in_a_batch_is_succeeded_at_once_by_the_next_exactly_onc
     put_file(work, "a", 0, ROWS)
     with half_way(repo), Child(stream_here, folder, work) as child:
         wait_until(lambda: under_way(repo), seconds=110, what="half of a batch")
-        [jvm] = [pid for pid in children(child.pid) if "java" in command_of(pid)]
+        [jvm] = [pid for pid in children(child.pid) if "java" in cmdline(pid)]
         workers = [one for daemon in children(jvm) for one in children(daemon)]
         child.kill()
         os.kill(jvm, signal.SIGKILL)
@@ -199,64 +195,6 @@ def test_a_driver_killed_in_a_batch_is_succeeded_at_once_by_the_next_exactly_onc
     drain(spark, folder, work, partitions=3)
     assert_written_once(repo)
     assert outcomes(folder) == {"0": "committed"}
-
-
-def command_of(pid: int) -> str:
-    return subprocess.run(
-        ["ps", "-ww", "-o", "command=", "-p", str(pid)], capture_output=True, text=True, check=False
-    ).stdout
-
-
-# --- Executors --------------------------------------------------------------------------
-
-
-def cluster(pipe: Connection) -> None:
-    """Writes what it is told, on executors of their own."""
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # A cluster's executors take it from here.
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    with spark_session("local-cluster[2,1,1024]", app="writes", config=QUICK_EXECUTORS) as spark:
-        spark.dataSource.register(PercolaDataSource)
-        say(pipe, "ready")
-        while (order := hear(pipe)) is not None:
-            atomicity, folder = order
-            if atomicity == "stream":
-                drain(spark, folder, folder.parent)
-            else:
-                save(frame_of(spark), folder, atomicity)
-            say(pipe, "written")
-
-
-def executors(driver: int) -> list[int]:
-    """The JVMs of a local cluster's executors, whose driver has this process id."""
-    [jvm] = [pid for pid in children(driver) if "java" in command_of(pid)]
-    return [pid for pid in children(jvm) if "CoarseGrainedExecutorBackend" in command_of(pid)]
-
-
-@pytest.mark.long
-@pytest.mark.timeout(900)  # A cluster, and four writes in it that each lose an executor.
-def test_executors_that_are_killed_while_they_write_lose_and_double_nothing(
-    tmp_path: Path, wait_until: Wait, java_home: Path
-) -> None:
-    with Child(cluster) as child:
-        assert child.speaks_within(120) and child.hear() == "ready"
-        for atomicity in ("row", "chunk", "job", "stream"):
-            work = tmp_path / atomicity
-            folder = work / "repo"
-            (work / "in").mkdir(parents=True)
-            put_file(work, "a", 0, ROWS)
-            with open_table(folder) as repo:
-                with half_way(repo):
-                    child.tell((atomicity, folder))
-                    wait_until(lambda r=repo: under_way(r), seconds=90, what="half of it")
-                    victim = executors(child.pid)[0]
-                    os.kill(victim, signal.SIGKILL)
-                    if atomicity in ("job", "stream"):
-                        assert visible(repo) == {}
-                    wait_until(lambda pid=victim: pid not in executors(child.pid), what="its end")
-                assert child.speaks_within(110) and child.hear() == "written"
-                assert_written_once(repo)
-        child.tell(None)
-        assert child.speaks_within(60) and child.hear() is None
 
 
 def test_what_cannot_be_written_ends_the_query_and_leaves_nothing(

@@ -9,11 +9,12 @@ module but for those that are replaced; pytest then finds the others where it fi
 
 from __future__ import annotations
 
+import functools
 import importlib
 import inspect
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, Final, TypeVar
 
 import pytest
@@ -124,14 +125,21 @@ def repo_of(module: ModuleType) -> Any:
     return repo
 
 
-def borrow(module: ModuleType, only: Iterable[str] = (), **fixtures: Any) -> type:
+def borrow(
+    module: ModuleType,
+    only: Iterable[str] = (),
+    first_case_of: Iterable[str] = (),
+    **fixtures: Any,
+) -> type:
     """A module's tests as a class, or only some of them.
 
     Args:
+        first_case_of: tests besides `only` of whose parameters the first are enough.
         fixtures: those that replace the module's own, by name: functions of `self` and others, or
             None for one that pytest is to find elsewhere.
     """
-    wanted = set(only)
+    first = set(first_case_of)
+    wanted = first | set(only)
     members: dict[str, Any] = {name: one for name, one in fixtures.items() if one is not None}
     found = set()
     for name, one in vars(module).items():
@@ -139,12 +147,21 @@ def borrow(module: ModuleType, only: Iterable[str] = (), **fixtures: Any) -> typ
             if name not in fixtures and one.__wrapped__.__module__ == module.__name__:
                 members[name] = _fixture_of(name, one.__wrapped__)
         elif name.startswith("test_") and (not wanted or name in wanted):
-            members[name] = staticmethod(one)
+            members[name] = staticmethod(_first_case(one) if name in first else one)
             found.add(name)
     assert found and (not wanted or found == wanted), f"{module.__name__} has no {wanted - found}"
     if marks := getattr(module, "pytestmark", None):
         members["pytestmark"] = marks
     return type("Test", (), {**members, "__doc__": module.__doc__})
+
+
+def _first_case(test: FunctionType) -> FunctionType:
+    made = FunctionType(test.__code__, test.__globals__, test.__name__, None, test.__closure__)
+    made = functools.update_wrapper(made, test)
+    vars(made).pop("__wrapped__")  # From which pytest would take all marks.
+    [cases] = [mark for mark in vars(test)["pytestmark"] if mark.name == "parametrize"]
+    vars(made)["pytestmark"] = []
+    return pytest.mark.parametrize(cases.args[0], cases.args[1][:1])(made)
 
 
 _FIXTURE: Final = type(pytest.fixture(lambda: None))
