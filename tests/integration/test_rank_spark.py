@@ -236,6 +236,7 @@ def test_a_run_that_is_overtaken_in_the_middle_of_writing_writes_nothing_after_t
     assert len(written(repo)) == len(MANY.live)
 
 
+@pytest.mark.long
 def test_when_the_processes_of_tasks_are_killed_in_the_middle_of_writing_nothing_is_lost(
     repo: Repository,
     rank_here: Callable[..., RankReport],

@@ -1,4 +1,8 @@
-"""`webindex rebuild`: the same index as by observers, who carry on from it; or none at all."""
+"""`webindex rebuild`: a whole index, or none at all.
+
+That it is the index of the observers, who carry on from it, is shown by
+`test_scenarios.py::test_after_rebuild_then_incremental`.
+"""
 
 from __future__ import annotations
 
@@ -9,25 +13,21 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from linked_crawl import SITE, crawl, html, load, work
+from linked_crawl import crawl, load
 from pyspark.sql import SparkSession
-from warc_files import Crawl
 
 import percola
-from percola import Observer, Repository, Worker
+from percola import Observer, Worker
 from webindex import tables
 from webindex.batch.rebuild import rebuild
-from webindex.batch.verify import verify
 from webindex.cli.main import cli
 from webindex.cli.site import serve
 from webindex.cli.verify import rebuild_command
 from webindex.crawl.warc import NotAWarcError
 from webindex.incomplete import REBUILD_ROW, RebuildError, refuse_half_built
-from webindex.page.urls import page_row
 from webindex.ranking.job import rank
 from webindex.sample import sample_path
 from webindex.spark.jobs import SparkJobError
@@ -45,63 +45,6 @@ def crawled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("crawl") / "linked.warc.gz"
     path.write_bytes(crawl().data)
     return path
-
-
-def documents(repo: Repository) -> dict[str, dict[str, Any]]:
-    """The document of each cluster by its URL, without what depends on time."""
-    found = (
-        row[tables.document]
-        for row in repo.snapshot().scan(tables.clusters, columns=[tables.document])
-    )
-    return {one["url"]: {**one, "epoch": 0, "seen": sorted(one["seen"])} for one in found}
-
-
-@pytest.mark.long
-def test_a_rebuilt_index_is_that_of_the_observers_who_carry_on_from_it(
-    spark: SparkSession, tmp_path: Path, crawled: Path
-) -> None:
-    built = tmp_path / "built"
-    report = rebuild(built, [sample_path(), crawled], spark=spark, quiet=True)
-    with open_repository(str(tmp_path / "worked"), create=True) as other:
-        load(other, sample_path())
-        load(other, crawled)
-        work(other)
-        expected = documents(other)
-    with open_repository(str(built)) as repo:
-        refuse_half_built(repo)
-        # Everything has been seen, and is in the search index.
-        assert repo.pending() == {}
-        assert documents(repo) == expected
-        assert len(expected) > 180
-        with open_index(repo) as index:
-            assert index.count() == report.clusters == len(expected)
-        done = repo.snapshot().get(tables.report, REBUILD_ROW)
-        assert done is not None and done["state"] == "done" and done["pages"] == report.pages
-        # Nothing that is written is written again: everyone agrees with what is there.
-        before = repo.snapshot().start_ts
-        load(repo, crawled)
-        assert repo.is_idle()
-
-        later = Crawl()
-        like = html("Now like short-1", ["few", "words"], [("/p0", "home")])
-        later.add(f"{SITE}/p1", like, WARC_Date="2025-05-05T00:00:00Z")
-        later.add(f"{SITE}/short-1", like, WARC_Date="2025-05-05T00:00:00Z")
-        later.add(f"{SITE}/p3", b"", status="404 Not Found", WARC_Date="2025-05-05T00:00:00Z")
-        path = tmp_path / "later.warc.gz"
-        path.write_bytes(later.data)
-        load(repo, path)
-        assert repo.pending() == {"pages.capture": 3}
-        work(repo)
-        joined = [
-            repo.snapshot().get(tables.joined, page_row(SITE + p))
-            for p in ("/p1", "/short-1", "/print")
-        ]
-        assert joined[0] is not None and joined[1] is not None and joined[2] is not None
-        assert joined[0]["cluster"] == joined[1]["cluster"] != joined[2]["cluster"]
-        assert repo.snapshot().start_ts > before
-    verdict = verify(built, spark=spark, crawl=[sample_path(), crawled, path], quiet=True)
-    assert verdict.sentences() == []
-    assert verdict.holds and all(one.checked for one in verdict.judged[:14])
 
 
 def test_only_an_empty_repository_is_rebuilt(
@@ -226,3 +169,15 @@ def test_the_command_says_what_was_done(spark: SparkSession, tmp_path: Path, cra
     assert result.exit_code == 0
     report = json.loads(result.stdout)
     assert report["pages"] > 40 and report["cells"] > 300 and report["clusters"] > 10
+    with open_repository(str(tmp_path / "repo")) as repo, open_index(repo) as index:
+        refuse_half_built(repo)
+        now = repo.snapshot()
+        documents = sum(1 for _ in now.scan(tables.clusters, columns=[tables.document]))
+        # Everything has been seen, and is in the search index.
+        assert repo.pending() == {}
+        assert index.count() == report["clusters"] == documents
+        done = now.get(tables.report, REBUILD_ROW)
+        assert done is not None and done["state"] == "done" and done["pages"] == report["pages"]
+        # Nothing that is written is written again: loading agrees with what is there.
+        load(repo, crawled)
+        assert repo.is_idle()

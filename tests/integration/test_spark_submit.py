@@ -95,6 +95,7 @@ def test_a_program_runs_with_the_master_and_the_properties_of_spark_submit(
     assert done.stdout.splitlines() == ["given: local[2] theirs theirs ours", "rows: 20 190"]
 
 
+@pytest.mark.long
 def test_webindex_loads_prints_its_report_and_refuses_a_mistake_in_a_sentence(
     submit: Submit, tmp_path: Path
 ) -> None:
