@@ -29,9 +29,7 @@ def play(repo: Repository) -> Verdict:
     return judged(happened=1 in seen, conflicted=False)
 
 
-SCRIPTS = [
-    Script("G1a", "Aborted read", "Bob reads what Ann wrote, and Ann rolls back.", play),
-]
+SCRIPTS = [Script("G1a", "Aborted read", "Bob reads what Ann wrote, and Ann rolls back.", play)]
 
 
 def test_what_is_rolled_back_is_not_seen(repo: Repository) -> None:

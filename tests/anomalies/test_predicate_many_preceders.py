@@ -85,7 +85,5 @@ def test_a_condition_asked_twice_is_answered_alike(repo: Repository) -> None:
     assert play_reads(repo) is Verdict.UNSEEN
 
 
-def test_a_delete_by_a_condition_conflicts_with_who_changes_what_matches(
-    repo: Repository,
-) -> None:
+def test_a_delete_by_a_condition_conflicts_with_who_changes_what_matches(repo: Repository) -> None:
     assert play_writes(repo) is Verdict.CONFLICT

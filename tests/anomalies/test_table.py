@@ -68,10 +68,7 @@ READ_COMMITTED = {
     "commit": commit_over_anything,
 }
 WITHOUT: dict[str, tuple[dict[str, Any], set[str]]] = {
-    "conflicts": (
-        {"commit": commit_over_anything},
-        {"P4", "G-single, write"},
-    ),
+    "conflicts": ({"commit": commit_over_anything}, {"P4", "G-single, write"}),
     "snapshots": (
         READ_COMMITTED,
         {"OTV", "PMP", "PMP, write", "P3", "P4", "G-single", "G-single, condition", "Long fork"},

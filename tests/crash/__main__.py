@@ -23,15 +23,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from tests.crash.boundaries import Scenario, check_all_fired, kill_everywhere
 from tests.crash.export import EXPORTS
 from tests.crash.load import Load, run_load
-from tests.crash.power import (
-    DATA,
-    Cut,
-    check_all_kept,
-    check_fired,
-    check_relaxed,
-    cut,
-    record,
-)
+from tests.crash.power import DATA, Cut, check_all_kept, check_fired, check_relaxed, cut, record
 from tests.crash.processes import Nursery, scratch_folder
 from tests.crash.recording.disk import forget_a_sync
 from tests.crash.recording.trace import NoCompilerError, build_recorder
@@ -62,10 +54,7 @@ class Run:
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
         began = time.monotonic()
         with Progress(
-            *columns,
-            console=self.console,
-            transient=True,
-            disable=not self.console.is_terminal,
+            *columns, console=self.console, transient=True, disable=not self.console.is_terminal
         ) as progress:
             task = progress.add_task(name)
             try:

@@ -24,14 +24,7 @@ from typing import TypeVar
 
 from percola.catalog import SYSTEM_TABLE
 from percola.cells import SYSTEM_MARK, Cell, Kind, Op, WriteRecord, decode_lock, decode_write
-from percola.store.base import (
-    Delete,
-    OneStepConflict,
-    OneStepStore,
-    OneStepWrite,
-    Put,
-    RowMutation,
-)
+from percola.store.base import Delete, OneStepConflict, OneStepStore, OneStepWrite, Put, RowMutation
 from tests.support.stores import PassingStore
 
 T = TypeVar("T")

@@ -168,12 +168,7 @@ def clients(
     counting = nursery.start(reader, folder, seconds=_HOURS)
     made = [
         Client(
-            nursery,
-            role,
-            f"{role.__name__}-{place}",
-            mixed and place % 2 == 1,
-            folder,
-            histories,
+            nursery, role, f"{role.__name__}-{place}", mixed and place % 2 == 1, folder, histories
         )
         for place, role in enumerate(ROLES)
     ]

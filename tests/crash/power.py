@@ -190,12 +190,7 @@ def cut(
                     judged[key] = judge(ended, told)
                     shutil.rmtree(folder)
                 yield Cut(
-                    number,
-                    _what(event),
-                    remains.fate,
-                    remains.unsynced,
-                    remains.lost,
-                    *judged[key],
+                    number, _what(event), remains.fate, remains.unsynced, remains.lost, *judged[key]
                 )
         disk.finish(event)
         if event.did is Did.SYNCED:

@@ -173,11 +173,7 @@ def tables_are_there(repo: Repository, death: Death) -> None:
     new = Table("new")
     cell = new.column("cell", int)
     again = Repository(
-        repo.address,
-        context.store,
-        context.oracle,
-        context.coordination,
-        [*ledger.SCHEMA, new],
+        repo.address, context.store, context.oracle, context.coordination, [*ledger.SCHEMA, new]
     )
     with again.transaction() as t:
         t.set(cell, "row", 1)

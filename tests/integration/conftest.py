@@ -37,9 +37,7 @@ def emulator_of_spark() -> Iterator[Emulator | None]:
 
 @pytest.fixture(scope="session")
 def spark(
-    java_home: Path,
-    emulator_of_spark: Emulator | None,
-    tmp_path_factory: pytest.TempPathFactory,
+    java_home: Path, emulator_of_spark: Emulator | None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[SparkSession]:
     """A local session with two cores, whose JVM ends with the tests."""
     with pytest.MonkeyPatch.context() as patch:

@@ -106,10 +106,7 @@ def test_it_may_use_tls_and_is_told_if_it_does_not(
         b"\x08\x02\x10\x01",
     ]
     code, why = refused(channel(stack, server.address))
-    assert (code, why) == (
-        "UNIMPLEMENTED",
-        "This oracle serves with TLS: set PERCOLA_ORACLE_CA",
-    )
+    assert (code, why) == ("UNIMPLEMENTED", "This oracle serves with TLS: set PERCOLA_ORACLE_CA")
 
 
 def test_a_standby_sends_it_to_another_oracle(stack: ExitStack, wait_until: WaitUntil) -> None:

@@ -231,9 +231,7 @@ def test_a_service_that_hangs_only_in_locking_costs_one_time_out_a_second(
         hasty.close()
 
 
-def test_a_service_that_is_killed_and_started_again_is_attended_to_again(
-    wait_until: Wait,
-) -> None:
+def test_a_service_that_is_killed_and_started_again_is_attended_to_again(wait_until: Wait) -> None:
     with Child(serve) as first:
         address = first.hear()
         mine = LockServiceClient([address], lock_seconds=LOCK_SECONDS)

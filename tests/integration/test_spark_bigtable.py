@@ -11,19 +11,13 @@ import spark_writes
 from borrowed import borrow
 from spark_on_bigtable import folder, opened, servers
 
-from tests.integration import (
-    test_spark_read,
-    test_spark_transactions,
-    test_spark_write,
-)
+from tests.integration import test_spark_read, test_spark_transactions, test_spark_write
 
 __all__ = ["folder", "servers"]
 
 Test_read = borrow(
     test_spark_read,
-    [
-        "test_a_table_is_read_whole_with_types_and_nulls",
-    ],
+    ["test_a_table_is_read_whole_with_types_and_nulls"],
     folder=None,
     repo=opened(test_spark_read.SCHEMA),
     pushing=None,

@@ -17,11 +17,7 @@ from pyspark.sql.functions import col
 import percola
 from percola import Repository, Table
 from percola.gc.time_log import TimeLog, read_log
-from percola.spark import (
-    catalog_jar,
-    catalog_settings,
-    configure,
-)
+from percola.spark import catalog_jar, catalog_settings, configure
 
 shop = Table("products")
 name = shop.column("name", str)

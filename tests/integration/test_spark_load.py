@@ -389,12 +389,7 @@ LEFT_BEHIND = {"artifacts", "derby.log", "metastore_db", "spark-warehouse"}
 
 
 def test_ctrl_c_ends_the_load_and_spark_at_once_and_leaves_what_was_loaded(
-    java_home: Path,
-    load_here: Load,
-    folder: Path,
-    repo: Repository,
-    crawl: Path,
-    wait_until: Wait,
+    java_home: Path, load_here: Load, folder: Path, repo: Repository, crawl: Path, wait_until: Wait
 ) -> None:
     process = webindex("load", "--repo", folder, crawl)
     try:

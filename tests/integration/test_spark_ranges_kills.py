@@ -11,11 +11,7 @@ from typing import Any
 import pytest
 from children import wait_in_child
 from pyspark.sql import SparkSession
-from spark_processes import (
-    cmdline,
-    kill_all,
-    python_workers,
-)
+from spark_processes import cmdline, kill_all, python_workers
 from stores import in_thread
 
 import percola
@@ -67,9 +63,7 @@ def in_the_middle(store: Store, repo: Repository, row: bytes, counted: str) -> b
 
 
 def kill_when(
-    condition: Callable[[], bool],
-    work: Callable[[], Any],
-    victims: Callable[[], list[int]],
+    condition: Callable[[], bool], work: Callable[[], Any], victims: Callable[[], list[int]]
 ) -> Any:
     """What the work returns although its processes are killed once the condition holds."""
     working = in_thread(work)

@@ -13,11 +13,7 @@ from pathlib import Path
 
 from children import Child, hear, say, wait_in_child
 from pyspark.sql import DataFrame, SparkSession
-from spark_processes import (
-    cmdline,
-    kill_all,
-    python_workers,
-)
+from spark_processes import cmdline, kill_all, python_workers
 from stores import in_thread
 
 import percola
@@ -95,9 +91,7 @@ def waits_for_the_lock(spark: SparkSession) -> bool:
 
 
 def kill_while_it_is_read(
-    spark: SparkSession,
-    folder: Path,
-    victims: Callable[[], list[int]],
+    spark: SparkSession, folder: Path, victims: Callable[[], list[int]]
 ) -> tuple[int, list[tuple[str, int]]]:
     """Read a frame, kill the victims in the middle of it; its timestamp and its rows."""
     with Child(keep_moving, str(folder)) as mover, Child(commit_slowly, str(folder)) as slow:

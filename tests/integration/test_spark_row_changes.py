@@ -12,10 +12,7 @@ from children import wait_in_child
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from spark_processes import (
-    kill_all,
-    python_workers,
-)
+from spark_processes import kill_all, python_workers
 from stores import in_thread
 
 import percola

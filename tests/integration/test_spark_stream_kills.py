@@ -15,15 +15,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from children import Child, hear, say
-from feed_streams import (
-    Sink,
-    expected,
-    folder,
-    repo,
-    size,
-    stream,
-    title,
-)
+from feed_streams import Sink, expected, folder, repo, size, stream, title
 from spark_processes import QUICK_EXECUTORS, children, kill_all
 
 from percola import Repository

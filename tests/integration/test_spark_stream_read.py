@@ -340,11 +340,7 @@ def test_a_table_without_a_feed_is_refused_where_the_frame_is_made(
     ],
 )
 def test_what_cannot_be_read_is_told_in_a_sentence(
-    repo: Repository,
-    streams: Streams,
-    options: dict[str, Any],
-    schema: str | None,
-    message: str,
+    repo: Repository, streams: Streams, options: dict[str, Any], schema: str | None, message: str
 ) -> None:
     put(repo, "a", 1)
     reader = streams.spark.readStream.format("percola").option("table", "docs")

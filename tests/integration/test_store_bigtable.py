@@ -21,14 +21,7 @@ from percola.testing import StoreConformance
 from percola.testing.conformance import feed as feed_claims
 from percola.testing.conformance.feed import FeedClaims
 from percola.testing.conformance.fixtures import COLUMN, Ground, lock, numbers, written
-from percola.testing.conformance.model import (
-    Comparison,
-    Look,
-    Mutate,
-    Operation,
-    looks,
-    mutations,
-)
+from percola.testing.conformance.model import Comparison, Look, Mutate, Operation, looks, mutations
 from percola.testing.conformance.suite import RANDOM
 
 # Of the timestamps that the suite tries, those that do not fit in Bigtable, and what is tried

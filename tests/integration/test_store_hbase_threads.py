@@ -145,9 +145,7 @@ def test_nobody_reads_below_a_safe_point_that_another_has_raised(
 # --- What it costs ----------------------------------------------------------------------
 
 
-def test_a_transaction_of_one_row_makes_one_call_each_to_read_lock_and_commit(
-    hbase: HBase,
-) -> None:
+def test_a_transaction_of_one_row_makes_one_call_each_to_read_lock_and_commit(hbase: HBase) -> None:
     store = hbase.store()
     repo = repository(store, [accounts])
     with repo.transaction() as t:

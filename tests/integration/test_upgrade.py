@@ -147,10 +147,7 @@ def test_workers_and_loaders_of_two_releases_share_a_folder(
     stack.callback(new_worker.kill)
     loads = [
         release.start(str(tmp_path / f"{PROGRAM}.py"), address, "load", who, first, last)
-        for release, who, first, last in (
-            (before, "old", "40", "140"),
-            (this, "new", "0", "100"),
-        )
+        for release, who, first, last in ((before, "old", "40", "140"), (this, "new", "0", "100"))
     ]
     for one in loads:
         _, err = one.communicate(timeout=SECONDS)

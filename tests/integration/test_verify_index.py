@@ -18,14 +18,7 @@ from linked_crawl import ELSEWHERE, SITE, crawl, html, load, words, work
 from pyspark.sql import SparkSession
 from warc_files import Crawl
 
-from percola import (
-    NotARepositoryError,
-    Observer,
-    Repository,
-    Transaction,
-    UsageError,
-    Worker,
-)
+from percola import NotARepositoryError, Observer, Repository, Transaction, UsageError, Worker
 from percola.catalog import SYSTEM_TABLE
 from percola.cells import Kind
 from percola.store.walks import walk_kind

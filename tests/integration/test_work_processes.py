@@ -137,14 +137,7 @@ def test_two_percola_workers_of_which_one_is_killed_leave_nothing_undone(
     repo: Repository, index: TantivyIndex, wait_until: Wait
 ) -> None:
     captures = sample()
-    worker = (
-        "percola.cli",
-        "--repo",
-        repo.address,
-        "--json",
-        "worker",
-        "webindex.main:observers",
-    )
+    worker = ("percola.cli", "--repo", repo.address, "--json", "worker", "webindex.main:observers")
     with started(*worker) as victim, started(*worker) as survivor:
         for one in (victim, survivor):
             assert one.stdout is not None

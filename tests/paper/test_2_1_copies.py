@@ -9,14 +9,7 @@ from typing import Any
 
 import pytest
 from borrowed import only_near
-from stores import (
-    Crashed,
-    CrashingStore,
-    Ground,
-    PassingStore,
-    ScriptedCoordination,
-    cell_of,
-)
+from stores import Crashed, CrashingStore, Ground, PassingStore, ScriptedCoordination, cell_of
 
 from percola import (
     NotARepositoryError,

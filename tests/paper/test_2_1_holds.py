@@ -9,13 +9,7 @@ from collections.abc import Callable
 import pytest
 from stores import Gate, Ground, ScriptedClock, SeamStore, all_at_once, in_thread
 
-from percola import (
-    ConflictingOptionsError,
-    Repository,
-    SnapshotTooOldError,
-    Table,
-    UsageError,
-)
+from percola import ConflictingOptionsError, Repository, SnapshotTooOldError, Table, UsageError
 from percola.catalog import SYSTEM_TABLE
 from percola.cells import Kind
 from percola.store.base import RowMutation

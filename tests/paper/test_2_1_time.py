@@ -207,9 +207,7 @@ def test_too_many_entries_become_fewer_until_the_log_is_short(
     assert 50 <= len(entries(scene)) <= 101
 
 
-def test_entries_of_an_older_version_count_as_far_as_the_wall_clock_is_steady(
-    scene: Scene,
-) -> None:
+def test_entries_of_an_older_version_count_as_far_as_the_wall_clock_is_steady(scene: Scene) -> None:
     stamps = []
     for _ in range(30):
         scene.world.now += 3600

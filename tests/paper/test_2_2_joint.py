@@ -17,12 +17,7 @@ from joints import (
     titles,
     write,
 )
-from stores import (
-    Crashed,
-    CrashingStore,
-    Ground,
-    ScriptedCoordination,
-)
+from stores import Crashed, CrashingStore, Ground, ScriptedCoordination
 
 from percola import ConflictError, LockTimeoutError, Repository
 from percola.cells import Cell, Kind

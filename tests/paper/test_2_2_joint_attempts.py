@@ -15,9 +15,7 @@ from joints import (
     titles_unlocked,
     write,
 )
-from stores import (
-    Ground,
-)
+from stores import Ground
 
 from percola import Repository, SnapshotTooOldError
 from percola.cells import Kind

@@ -6,18 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from joints import (
-    assert_sound,
-    begin,
-    docs,
-    joint,
-    row,
-    size,
-    stranger,
-    title,
-    titles,
-    write,
-)
+from joints import assert_sound, begin, docs, joint, row, size, stranger, title, titles, write
 from stores import (
     Crashed,
     CrashingStore,
@@ -314,9 +303,7 @@ def test_a_commit_that_hangs_is_put_an_end_to_by_the_next_run_without_waiting(
     assert_sound(other, ground)
 
 
-def test_a_lock_without_a_token_is_nobodys_and_not_taken_for_a_dead_process(
-    ground: Ground,
-) -> None:
+def test_a_lock_without_a_token_is_nobodys_and_not_taken_for_a_dead_process(ground: Ground) -> None:
     repo, _ = stranger(ground, coordination=ScriptedCoordination("reader", set()))
     one = joint(repo)
     part = write(one, 0, [row("a", "new")])

@@ -218,10 +218,7 @@ def test_a_job_that_commits_while_a_reader_looks_is_seen(ground: Ground, old: in
     reader = ground.repo(TABLES, store=looks)
     running = in_thread(
         lambda: committing(
-            ground,
-            lambda one: write(one, 0, [row("a", "new")]),
-            before.wait_here,
-            after.wait_here,
+            ground, lambda one: write(one, 0, [row("a", "new")]), before.wait_here, after.wait_here
         )
     )
     before.await_arrival()
@@ -288,9 +285,7 @@ def test_a_follower_passes_a_job_and_finds_its_changes_once_it_has_committed(
     assert [(each.row, each.commit_ts) for each in found] == [("a", committed), ("b", committed)]
 
 
-def test_a_follower_stands_below_a_job_only_from_where_it_begins_to_commit(
-    ground: Ground,
-) -> None:
+def test_a_follower_stands_below_a_job_only_from_where_it_begins_to_commit(ground: Ground) -> None:
     repo = ground.repo([followed, JOBS])
     reader, clock = stranger(ground)
     clock.on_sleep = stop

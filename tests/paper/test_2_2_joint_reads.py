@@ -5,30 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from joints import (
-    assert_sound,
-    begin,
-    docs,
-    joint,
-    row,
-    size,
-    stranger,
-    title,
-    titles,
-    write,
-)
+from joints import assert_sound, begin, docs, joint, row, size, stranger, title, titles, write
 from stores import Ground, SeamStore
 
 from percola import ConflictError, Repository, SnapshotTooOldError
 from percola.cells import Kind, Op, decode_write
 from percola.errors import OutcomeUnknownError
 from percola.store.base import RowMutation
-from percola.transactions.jobs import (
-    JOBS,
-    RowChangedError,
-    RowWrites,
-    RowWrittenTwiceError,
-)
+from percola.transactions.jobs import JOBS, RowChangedError, RowWrites, RowWrittenTwiceError
 
 TABLES = [docs, JOBS]
 

@@ -109,9 +109,7 @@ def test_p4_rolling_back_leaves_a_record_on_the_primary_and_its_owner_cannot_com
     assert pair.ground.left_over(bank, Kind.LOCK) == []
 
 
-def test_p4_a_late_prewrite_of_the_primary_meets_its_rollback_record_and_aborts(
-    pair: Pair,
-) -> None:
+def test_p4_a_late_prewrite_of_the_primary_meets_its_rollback_record_and_aborts(pair: Pair) -> None:
     """Scenario 1: the primary's prewrite is still under way when a resolver looks."""
     committing = pair.commit_until("prewrite", "a")
     primary = cell_of(bal, "a")

@@ -7,13 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from figure4 import history
-from stores import (
-    Ground,
-    ScriptedClock,
-    SeamStore,
-    cell_of,
-    phase,
-)
+from stores import Ground, ScriptedClock, SeamStore, cell_of, phase
 
 from percola import (
     CommitUnknownError,

@@ -227,9 +227,7 @@ def test_line_34_a_lock_at_any_timestamp_aborts_the_prewrite(ground: Ground) -> 
     assert other.snapshot().get(bal, "x") == 1
 
 
-def test_p2_commit_ts_is_requested_after_the_last_prewrite_was_acknowledged(
-    ground: Ground,
-) -> None:
+def test_p2_commit_ts_is_requested_after_the_last_prewrite_was_acknowledged(ground: Ground) -> None:
     trace: list[str] = []
 
     class Noted(Oracle):
@@ -350,9 +348,7 @@ def test_p14_two_transactions_that_want_each_others_cells_do_not_wait_for_each_o
     assert mine.snapshot().get_many([(bal, "x"), (bal, "y")]) == [1, 1]
 
 
-def test_p10_after_resolving_a_lock_the_check_for_newer_writes_runs_again(
-    ground: Ground,
-) -> None:
+def test_p10_after_resolving_a_lock_the_check_for_newer_writes_runs_again(ground: Ground) -> None:
     """Scenario 10: rolled forward, the lock becomes a write above our start_ts."""
     alive: set[str] = set()
     gate = Gate()
@@ -380,9 +376,7 @@ def test_p10_after_resolving_a_lock_the_check_for_newer_writes_runs_again(
 # --- get_for_update ---------------------------------------------------------------------
 
 
-def test_get_for_update_conflicts_with_whoever_writes_the_cell_meanwhile(
-    repo: Repository,
-) -> None:
+def test_get_for_update_conflicts_with_whoever_writes_the_cell_meanwhile(repo: Repository) -> None:
     with repo.transaction() as t:
         t.set(bal, "x", 1)
     for reader_first in (True, False):
@@ -457,9 +451,7 @@ def test_a_transaction_that_has_ended_cannot_be_used_again(repo: Repository, end
     assert repo.snapshot().get(bal, "x") == before
 
 
-def test_a_block_that_raises_writes_nothing_and_lets_the_error_through(
-    repo: Repository,
-) -> None:
+def test_a_block_that_raises_writes_nothing_and_lets_the_error_through(repo: Repository) -> None:
     with pytest.raises(ZeroDivisionError), repo.transaction() as t:
         t.set(bal, "x", 1 // 0)
     assert repo.snapshot().get(bal, "x") is None

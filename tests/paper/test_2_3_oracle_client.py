@@ -178,9 +178,7 @@ def test_every_thread_of_a_call_that_failed_gets_an_error_of_its_own() -> None:
     assert len({id(one) for one in errors}) == 4
 
 
-def test_a_standby_is_passed_over_and_takes_over_after_a_clean_stop(
-    wait_until: WaitUntil,
-) -> None:
+def test_a_standby_is_passed_over_and_takes_over_after_a_clean_stop(wait_until: WaitUntil) -> None:
     store = MemoryStore()
     with OracleServer(store, HERE, lease=60) as old, OracleServer(store, HERE, lease=60) as standby:
         wait_until(lambda: old.ranges.holds or standby.ranges.holds)

@@ -124,9 +124,7 @@ def test_p1_a_client_that_drew_much_does_not_fall_behind_one_that_drew_little(
 # --- "Get() returns all committed writes before the transaction's start timestamp" --------
 
 
-def test_every_commit_that_returned_is_visible_to_whoever_begins_after_it(
-    ground: Ground,
-) -> None:
+def test_every_commit_that_returned_is_visible_to_whoever_begins_after_it(ground: Ground) -> None:
     guard = threading.Lock()
     highest = 0
 
@@ -146,9 +144,7 @@ def test_every_commit_that_returned_is_visible_to_whoever_begins_after_it(
     assert all_at_once([lambda n=n: work(n) for n in range(6)]) == [None] * 6
 
 
-def test_p11_no_reader_draws_a_start_ts_above_a_commit_and_still_misses_it(
-    ground: Ground,
-) -> None:
+def test_p11_no_reader_draws_a_start_ts_above_a_commit_and_still_misses_it(ground: Ground) -> None:
     """Scenario 17. Readers note what they saw; the write records say afterwards what was there."""
     reads: list[tuple[int, int | None]] = []
     stop = threading.Event()

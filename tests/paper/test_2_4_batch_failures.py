@@ -167,9 +167,7 @@ def test_a_batch_that_conflicts_is_run_row_by_row(ground: Ground, repo: Reposito
 
 
 @only_near("it takes hundreds of transactions, whose conflicts are those of any store")
-def test_an_observer_whose_batches_conflict_has_smaller_ones_for_a_while(
-    still: Repository,
-) -> None:
+def test_an_observer_whose_batches_conflict_has_smaller_ones_for_a_while(still: Repository) -> None:
     rows = [f"row {number:02}" for number in range(40)]
     hot: list[str] = []
 

@@ -304,9 +304,7 @@ def test_a_crash_anywhere_in_the_commit_of_a_batch_loses_nothing(ground: Ground,
     assert ground.left_over(targets, Kind.LOCK) == []
 
 
-def test_n2_what_somebody_rolled_forward_meanwhile_is_answered_all_the_same(
-    ground: Ground,
-) -> None:
+def test_n2_what_somebody_rolled_forward_meanwhile_is_answered_all_the_same(ground: Ground) -> None:
     """A reader meets the lock of a secondary past the commit point; the owner comes too late."""
     rows = ROWS[:3]
     store = SeamStore(ground.store)

@@ -79,9 +79,7 @@ def test_n5_a_failing_observer_is_tried_again_then_dead_lettered_with_its_traceb
     assert count(worker, "observer_runs") == 2
 
 
-def test_n5_attempts_are_spaced_by_growing_waits_even_if_scans_are_rare(
-    repo: Repository,
-) -> None:
+def test_n5_attempts_are_spaced_by_growing_waits_even_if_scans_are_rare(repo: Repository) -> None:
     """The next attempt comes when it is due, not when the safety net scans."""
     moments: list[float] = []
 

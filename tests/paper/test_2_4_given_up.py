@@ -10,14 +10,7 @@ import pytest
 from borrowed import only_near
 from stores import DEADLINE, Gate, Ground
 
-from percola import (
-    ObserverTimeoutError,
-    Repository,
-    Table,
-    Transaction,
-    Worker,
-    observer,
-)
+from percola import ObserverTimeoutError, Repository, Table, Transaction, Worker, observer
 from percola.cells import Kind
 from percola.inspection import failures
 from percola.oracle.base import Oracle

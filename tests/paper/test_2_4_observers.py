@@ -150,9 +150,7 @@ def test_an_observer_that_is_dead_lettered_does_not_take_the_others_notification
     assert ground.left_over(docs, Kind.NOTIFY) == []
 
 
-def test_a_failing_observer_runs_the_others_once_and_not_again_and_again(
-    repo: Repository,
-) -> None:
+def test_a_failing_observer_runs_the_others_once_and_not_again_and_again(repo: Repository) -> None:
     runs: list[str] = []
 
     @observer(contents)

@@ -153,9 +153,7 @@ def test_what_nobody_rang_for_is_found_when_it_is_time_to_look_everywhere(
     assert stage.ran == ["b", "a"]
 
 
-def test_a_table_with_a_row_that_another_scanner_works_on_is_looked_at_again(
-    stage: Stage,
-) -> None:
+def test_a_table_with_a_row_that_another_scanner_works_on_is_looked_at_again(stage: Stage) -> None:
     stage.look()
     with stage.repo.transaction() as t:
         t.set(target, "a", "x")
@@ -187,9 +185,7 @@ def test_a_table_that_a_stint_has_left_unfinished_is_gone_on_with(stage: Stage) 
     assert sorted(stage.ran) == rows
 
 
-def test_n7_where_little_is_dirty_one_call_finds_it_and_a_random_row_begins(
-    ground: Ground,
-) -> None:
+def test_n7_where_little_is_dirty_one_call_finds_it_and_a_random_row_begins(ground: Ground) -> None:
     rows = [f"row {number}" for number in range(8)]
     first = set()
     for seed in range(20):

@@ -295,9 +295,7 @@ def test_n7_where_there_is_always_more_to_do_every_tablet_and_row_gets_its_turn(
     assert max(by_part.values()) <= 3 * turns * rows, by_part
 
 
-def test_n7_no_two_scanners_of_a_repository_run_one_row_at_the_same_time(
-    repo: Repository,
-) -> None:
+def test_n7_no_two_scanners_of_a_repository_run_one_row_at_the_same_time(repo: Repository) -> None:
     guard = threading.Lock()
     busy: Counter[str] = Counter()
     clashes: list[str] = []
@@ -325,9 +323,7 @@ def test_n7_no_two_scanners_of_a_repository_run_one_row_at_the_same_time(
 # --- Starting and stopping --------------------------------------------------------------
 
 
-def test_stop_lets_a_running_observer_finish_and_runs_no_more(
-    repo: Repository,
-) -> None:
+def test_stop_lets_a_running_observer_finish_and_runs_no_more(repo: Repository) -> None:
     blocking = Blocking("a", "b", "c")
     write(repo, "a", "b", "c")
     worker = Worker(repo, [blocking.observer], threads=1)

@@ -67,12 +67,7 @@ def test_all_secondaries_go_in_one_call_a_phase(ground: Ground) -> None:
     with repo.transaction(two_phase=True) as t:
         for number in range(100):
             t.set(title, f"{number}", "x")
-    assert store.mutations == [
-        ("prewrite", 1),
-        ("prewrite", 99),
-        ("commit", 1),
-        ("commit", 99),
-    ]
+    assert store.mutations == [("prewrite", 1), ("prewrite", 99), ("commit", 1), ("commit", 99)]
 
 
 def test_batches_are_bounded_in_rows_and_in_bytes_and_keep_their_order() -> None:

@@ -21,12 +21,7 @@ from stores import (
     stop_at,
 )
 
-from percola import (
-    LockTimeoutError,
-    Repository,
-    feed,
-    observer,
-)
+from percola import LockTimeoutError, Repository, feed, observer
 from percola.cells import INLINE_BYTES, Cell, Kind
 from percola.observers.worker import Worker
 

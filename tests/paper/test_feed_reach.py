@@ -6,25 +6,9 @@ from typing import Any
 
 import pytest
 from feeds import PLACES, TABLES, bank, other, put, sound, values
-from stores import (
-    Crashed,
-    CrashingStore,
-    Gate,
-    Ground,
-    SeamStore,
-    cell_of,
-    in_thread,
-    stop_at,
-)
+from stores import Crashed, CrashingStore, Gate, Ground, SeamStore, cell_of, in_thread, stop_at
 
-from percola import (
-    Repository,
-    SnapshotTooOldError,
-    Table,
-    UnknownTableError,
-    UsageError,
-    feed,
-)
+from percola import Repository, SnapshotTooOldError, Table, UnknownTableError, UsageError, feed
 from percola.cells import MAX_TS, Cell, Kind
 from percola.errors import NoFeedError
 from percola.maintenance.check import check

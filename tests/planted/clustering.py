@@ -66,7 +66,7 @@ PLANTED = [
         old="if any(map(_names, left)) and any(map(_names, right)):",
         new="if all(map(_names, left)) and not right:",
         tests=[
-            f"{_PRINTS}::test_pages_that_each_repeat_a_word_of_their_own_are_no_near_duplicates",
+            f"{_PRINTS}::test_pages_that_each_repeat_a_word_of_their_own_are_no_near_duplicates"
         ],
     ),
 ]

@@ -70,9 +70,7 @@ PLANTED = [
         old="            self._store.raise_safe_point(chosen)\n"
         "        safe_point = collected.safe_point = self._store.safe_point()",
         new="        safe_point = collected.safe_point = max(chosen, self._store.safe_point())",
-        tests=[
-            GC + "test_p12_a_reader_below_the_safe_point_gets_an_error_never_a_wrong_answer",
-        ],
+        tests=[GC + "test_p12_a_reader_below_the_safe_point_gets_an_error_never_a_wrong_answer"],
     ),
     Planted(
         "rollback-records-go-at-once",

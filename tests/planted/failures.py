@@ -85,9 +85,7 @@ PLANTED = [
         file="src/percola/observers/observer.py",
         old="        self._used_up = _GivenUp(why)\n",
         new="",
-        tests=[
-            _GIVEN_UP + "test_n5_what_a_given_up_run_does_next_says_that_it_was_given_up",
-        ],
+        tests=[_GIVEN_UP + "test_n5_what_a_given_up_run_does_next_says_that_it_was_given_up"],
     ),
     Planted(
         "begins-after-it-was-given-up",
@@ -123,9 +121,7 @@ PLANTED = [
         file="src/percola/observers/observer.py",
         old="[one.label for one in group]",
         new="[one.name for one in group]",
-        tests=[
-            _COLUMNS + "test_workers_agree_only_if_an_observer_has_the_same_columns_in_both",
-        ],
+        tests=[_COLUMNS + "test_workers_agree_only_if_an_observer_has_the_same_columns_in_both"],
     ),
     Planted(
         "warns-of-what-others-observe",

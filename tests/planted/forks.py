@@ -78,7 +78,7 @@ PLANTED: list[Planted] = [
         old="        self.by_column = {}\n",
         new="",
         tests=[
-            LEASES + "test_a_transaction_is_committed_by_the_process_that_began_it_and_by_no_child",
+            LEASES + "test_a_transaction_is_committed_by_the_process_that_began_it_and_by_no_child"
         ],
     ),
     Planted(

@@ -19,9 +19,7 @@ PLANTED = [
         file=_RESOLVER,
         old=" or not primary.column.startswith(JOB_PRIMARY):",
         new=":",
-        tests=[
-            f"{_MARKED}test_a_commit_of_unknown_outcome_is_looked_at_before_it_is_repeated",
-        ],
+        tests=[f"{_MARKED}test_a_commit_of_unknown_outcome_is_looked_at_before_it_is_repeated"],
     ),
     Planted(
         "committing-job-is-passed",

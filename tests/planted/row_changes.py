@@ -38,9 +38,7 @@ PLANTED = [
         file=_ATTEMPT,
         old="                op = Op.LOCK\n",
         new="                pass\n",
-        tests=[
-            _TESTS + "test_a_cell_that_is_only_locked_keeps_others_away_and_keeps_its_version",
-        ],
+        tests=[_TESTS + "test_a_cell_that_is_only_locked_keeps_others_away_and_keeps_its_version"],
     ),
     Planted(
         "locked-cell-notifies",

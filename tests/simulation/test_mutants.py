@@ -74,9 +74,7 @@ def test_the_docs_say_how_many_mutants_faults_and_workloads_there_are() -> None:
 
 
 @pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
-def test_a_mutant_is_called_while_it_is_installed_and_leaves_nothing_behind(
-    mutant: Mutant,
-) -> None:
+def test_a_mutant_is_called_while_it_is_installed_and_leaves_nothing_behind(mutant: Mutant) -> None:
     assert mutant.does.endswith((".", ")"))
     before = _protocol()
     with mutant.installed() as seams:

@@ -172,12 +172,7 @@ def test_a_failure_shrinks_to_a_smaller_one_that_replays(failed: Result) -> None
     assert sum(small.sizes.values()) < sum(failed.sizes.values())
     assert len(small.trace) < len(failed.trace)
     again = Simulation(
-        Bank,
-        small.seed,
-        sizes=small.sizes,
-        faults=small.faults,
-        mode=small.mode,
-        **BROKEN,
+        Bank, small.seed, sizes=small.sizes, faults=small.faults, mode=small.mode, **BROKEN
     ).run()
     assert trace_of(again) == trace_of(small)
     command = command_for(small)

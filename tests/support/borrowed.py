@@ -126,10 +126,7 @@ def repo_of(module: ModuleType) -> Any:
 
 
 def borrow(
-    module: ModuleType,
-    only: Iterable[str] = (),
-    first_case_of: Iterable[str] = (),
-    **fixtures: Any,
+    module: ModuleType, only: Iterable[str] = (), first_case_of: Iterable[str] = (), **fixtures: Any
 ) -> type:
     """A module's tests as a class, or only some of them.
 

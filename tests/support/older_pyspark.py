@@ -17,14 +17,8 @@ import needs
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 RELEASES: Final = {
-    "4.1": (
-        "4.1.4",
-        "bcbd5e18690cf79d438e97210ad06fb8d451a251bb77becc2b0418868d2acd73",
-    ),
-    "4.2": (
-        "4.2.1",
-        "d79b7c8ee41e66a9202fe6f600ca90b931ca571ae9dbdf31c58d2672e5102da0",
-    ),
+    "4.1": ("4.1.4", "bcbd5e18690cf79d438e97210ad06fb8d451a251bb77becc2b0418868d2acd73"),
+    "4.2": ("4.2.1", "d79b7c8ee41e66a9202fe6f600ca90b931ca571ae9dbdf31c58d2672e5102da0"),
 }
 """The release that is installed for each, and the SHA-256 of its source archive."""
 

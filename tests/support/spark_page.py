@@ -55,12 +55,7 @@ def run_page(
     environment = {**os.environ, "JAVA_HOME": str(java_home)}
     environment.pop("PYTHONPATH", None)
     done = subprocess.run(
-        [python, program],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=880,
+        [python, program], cwd=folder, env=environment, capture_output=True, text=True, timeout=880
     )
     assert done.returncode == 0, done.stderr
     assert "|-- row: string" in done.stdout

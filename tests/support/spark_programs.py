@@ -79,10 +79,7 @@ COPIED = "[2, ('a', 'One'), ('b', 'Two'), ('c', 'Three')]"
 
 def repository(folder: Path) -> None:
     """Make the repository that the programs use."""
-    with (
-        percola.open(folder / "repo", [docs, copies]) as repository,
-        repository.transaction() as t,
-    ):
+    with percola.open(folder / "repo", [docs, copies]) as repository, repository.transaction() as t:
         t.set(title, "a", "One")
         t.set(title, "b", "Two")
 

@@ -36,11 +36,7 @@ from percola.coordination.memory import MemoryCoordination
 from percola.oracle.base import Oracle
 from percola.oracle.embedded import EmbeddedOracle
 from percola.schema import Column
-from percola.store.base import (
-    OneStepStore,
-    Put,
-    RowMutation,
-)
+from percola.store.base import OneStepStore, Put, RowMutation
 from percola.store.forwarding import ForwardingOneStepStore
 from percola.store.lmdb.store import LmdbStore
 from percola.store.memory import MemoryStore

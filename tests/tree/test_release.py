@@ -63,9 +63,7 @@ def links(text: str) -> list[str]:
     return re.findall(r"\[[^\]]+\]\(([^)\s]+)\)", text)
 
 
-def test_on_a_package_index_the_links_of_the_readme_lead_to_the_repository(
-    tmp_path: Path,
-) -> None:
+def test_on_a_package_index_the_links_of_the_readme_lead_to_the_repository(tmp_path: Path) -> None:
     found = built_metadata(tmp_path, f"{ELSEWHERE}/")
     readme = found.get_payload()
     assert isinstance(readme, str) and "## A first program" in readme
@@ -77,10 +75,7 @@ def test_on_a_package_index_the_links_of_the_readme_lead_to_the_repository(
     for link in here:
         assert (ROOT / link.partition("#")[0]).exists(), link
     assert [link for link in links(readme) if "://" not in link] == []
-    assert found.get_all("Project-URL") == [
-        f"Source, {ELSEWHERE}",
-        f"Changelog, {at}CHANGELOG.md",
-    ]
+    assert found.get_all("Project-URL") == [f"Source, {ELSEWHERE}", f"Changelog, {at}CHANGELOG.md"]
 
 
 def test_without_an_address_the_readme_of_a_wheel_has_no_link_that_leads_nowhere(

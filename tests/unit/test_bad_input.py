@@ -118,22 +118,10 @@ CASES: dict[str, tuple[type[PercolaError], str, Act]] = {
     "a weak column to read": (UsageError, "weak", lambda t: t.get(any_(poke), "a")),
     "a weak column to write": (UsageError, "weak", lambda t: t.set(any_(poke), "a", b"")),
     "a weak column to delete": (UsageError, "weak", lambda t: t.delete(any_(poke), "a")),
-    "a strong column to notify": (
-        UsageError,
-        "not a weak",
-        lambda t: t.notify(any_(seen), "a"),
-    ),
-    "a prefix and a range": (
-        UsageError,
-        "not both",
-        lambda t: t.scan(docs, prefix="a", end="b"),
-    ),
+    "a strong column to notify": (UsageError, "not a weak", lambda t: t.notify(any_(seen), "a")),
+    "a prefix and a range": (UsageError, "not both", lambda t: t.scan(docs, prefix="a", end="b")),
     # Rows.
-    "a row of bytes for one of text": (
-        WrongTypeError,
-        "bytes",
-        lambda t: t.get(title, any_(b"a")),
-    ),
+    "a row of bytes for one of text": (WrongTypeError, "bytes", lambda t: t.get(title, any_(b"a"))),
     "a row of text for one of bytes": (
         WrongTypeError,
         "str",

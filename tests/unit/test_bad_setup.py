@@ -249,11 +249,7 @@ OBSERVERS: dict[str, tuple[type[PercolaError], str, Callable[[Repository], objec
         lambda repo: observer(title)(_noop),
     ),
     "a family": (ObserverError, "tag", lambda repo: observer(any_(tags))(_noop)),
-    "a name for a column": (
-        ObserverError,
-        "'seen'",
-        lambda repo: observer(any_("seen"))(_noop),
-    ),
+    "a name for a column": (ObserverError, "'seen'", lambda repo: observer(any_("seen"))(_noop)),
     "a lambda without a name": (
         SchemaError,
         "'<lambda>'",

@@ -248,9 +248,7 @@ def test_a_page_whose_text_a_sentence_more_does_not_change_is_not_one_to_change(
     assert found == {normalise(one.url) for one in pages[4:6]}
 
 
-def test_a_changed_page_has_its_document_before_it_is_found(
-    chain: Chain,
-) -> None:
+def test_a_changed_page_has_its_document_before_it_is_found(chain: Chain) -> None:
     repo, index = chain
     pages = pages_of(repo, 3, seed=1)
 

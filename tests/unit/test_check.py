@@ -5,12 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from stores import (
-    Ground,
-    cell_of,
-    ground,
-    repo,
-)
+from stores import Ground, cell_of, ground, repo
 
 import percola
 from percola import Repository, Table
@@ -30,17 +25,7 @@ from percola.cells import (
 from percola.maintenance.check import Counts, Severity, check
 from percola.store.base import Delete, Put, RowMutation
 from percola.store.lmdb.store import LmdbStore
-from tests.unit.checked import (
-    LARGE,
-    TABLES,
-    bal,
-    contents,
-    measure,
-    only,
-    title,
-    work,
-    write,
-)
+from tests.unit.checked import LARGE, TABLES, bal, contents, measure, only, title, work, write
 
 __all__ = ["TABLES", "ground", "repo"]
 

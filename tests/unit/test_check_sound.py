@@ -27,9 +27,7 @@ from stores import (
 )
 
 from percola import Repository, Table, Transaction, Worker, inspection, observer
-from percola.cells import (
-    Kind,
-)
+from percola.cells import Kind
 from percola.maintenance.check import Counts, Finding, Severity, check
 from percola.store.base import Put, RowMutation
 from tests.unit.checked import (

@@ -325,9 +325,7 @@ def test_a_story_names_transactions_keys_values_and_timestamps(story: Story) -> 
     assert text.startswith("Found in 3 transactions: 1 × lost update (P4).\n  1. lost update (P4)")
 
 
-def test_a_mistake_with_a_thousand_consequences_is_reported_so_often_as_asked(
-    story: Story,
-) -> None:
+def test_a_mistake_with_a_thousand_consequences_is_reported_so_often_as_asked(story: Story) -> None:
     for number in range(3000):
         story.tx(2 + number, reads=[(X, 99)])
     assert len(check(story.history)) == 20

@@ -25,12 +25,7 @@ TOO_OLD = {
     names.STALE_READ,
     names.NON_REPEATABLE_READ,
 }
-TOO_NEW = {
-    names.FUTURE_READ,
-    names.READ_SKEW,
-    names.CIRCULAR_FLOW,
-    names.NON_REPEATABLE_READ,
-}
+TOO_NEW = {names.FUTURE_READ, names.READ_SKEW, names.CIRCULAR_FLOW, names.NON_REPEATABLE_READ}
 
 
 @settings(max_examples=150)

@@ -8,16 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from commands import (
-    SECONDS,
-    call,
-    contents,
-    environment,
-    folder,
-    is_error,
-    repo,
-    run,
-)
+from commands import SECONDS, call, contents, environment, folder, is_error, repo, run
 
 import percola
 from percola import Repository

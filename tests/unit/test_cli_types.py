@@ -78,10 +78,7 @@ def test_a_row_that_is_a_date_is_written_and_shown_as_one(repo: Repository) -> N
     }
     assert call(*where, "scan", "days", "--json").lines == [
         {"row": "1969-12-31", "columns": {"sales": "-1.00"}},
-        {
-            "row": "2010-10-04",
-            "columns": {"hours": [["2010-10-04", "7.5"]], "sales": "12.50"},
-        },
+        {"row": "2010-10-04", "columns": {"hours": [["2010-10-04", "7.5"]], "sales": "12.50"}},
         {"row": "2010-10-05", "columns": {"sales": "0.01"}},
     ]
     found = call(*where, "scan", "days", "--start", "2010-10-05", "--json").lines

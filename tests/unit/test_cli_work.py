@@ -192,12 +192,7 @@ def test_notifications_counts_dirty_cells_by_column(repo: Repository) -> None:
         "observers": [],
     }
     assert answer["cells"] == [
-        {
-            "table": "docs",
-            "row": "a",
-            "column": "contents",
-            "timestamps": [oldest + 1, oldest + 2],
-        }
+        {"table": "docs", "row": "a", "column": "contents", "timestamps": [oldest + 1, oldest + 2]}
     ]
     assert call(*where, "notifications", "--limit", "x").code == 2
 

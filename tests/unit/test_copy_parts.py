@@ -153,10 +153,7 @@ def change(file: Path) -> None:
     ],
 )
 def test_a_file_that_is_not_whole_ends_a_backup_and_the_next_one_is_right(
-    repo: Repository,
-    tmp_path: Path,
-    harm: Callable[[Path], object],
-    error: type[Exception],
+    repo: Repository, tmp_path: Path, harm: Callable[[Path], object], error: type[Exception]
 ) -> None:
     target = tmp_path / "monday.percola"
 

@@ -96,10 +96,7 @@ def test_no_free_row_of_ports_is_said(tmp_path: Path) -> None:
 
 @given(region_servers=region_counts, data_nodes=data_counts, first_port=st.integers(1024, 65_000))
 def test_a_layout_is_found_again_in_its_folder(
-    tmp_path_factory: pytest.TempPathFactory,
-    region_servers: int,
-    data_nodes: int,
-    first_port: int,
+    tmp_path_factory: pytest.TempPathFactory, region_servers: int, data_nodes: int, first_port: int
 ) -> None:
     folder = tmp_path_factory.mktemp("layout")
     assert Layout.load(folder) is None

@@ -189,10 +189,7 @@ MODULES: Final = {
         "percola.oracle.server",
     ],
     "opensearch": ["opensearchpy"],
-    "otel": [
-        "percola.transactions.spans",
-        "opentelemetry.exporter.otlp.proto.http.trace_exporter",
-    ],
+    "otel": ["percola.transactions.spans", "opentelemetry.exporter.otlp.proto.http.trace_exporter"],
     "serve": ["percola.serve"],
     "spark": ["percola.spark", "pyspark_percola"],
     "testing": ["percola.testing", "percola.testing.simulation"],

@@ -257,9 +257,7 @@ def crash_table() -> Table[str]:
 # --- Notifications and failures ---------------------------------------------------------
 
 
-def test_notifications_lists_each_dirty_cell_once_with_all_its_timestamps(
-    repo: Repository,
-) -> None:
+def test_notifications_lists_each_dirty_cell_once_with_all_its_timestamps(repo: Repository) -> None:
     first, second = (write(repo, contents, "a", body) for body in (b"1", b"2"))
     with repo.transaction() as t:
         t.notify(recluster, "z")
@@ -363,9 +361,7 @@ def test_status_counts_what_there_is(ground: Ground) -> None:
     assert status.format == 1
 
 
-def test_status_names_durability_and_live_observers_of_a_repository_on_disk(
-    tmp_path: Path,
-) -> None:
+def test_status_names_durability_and_live_observers_of_a_repository_on_disk(tmp_path: Path) -> None:
     with percola.open(tmp_path / "repo", schema=TABLES, durability="relaxed") as repo:
         worker = Worker(repo, [Observer(contents, measure, "measure")], threads=1)
         worker.start()

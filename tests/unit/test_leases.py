@@ -123,9 +123,7 @@ def test_what_ends_after_the_coordination_is_closed_publishes_nothing(tmp_path: 
         assert other.oldest_held() is None
 
 
-def test_many_threads_that_come_and_go_leave_nothing_held(
-    active: type[ActiveSnapshots],
-) -> None:
+def test_many_threads_that_come_and_go_leave_nothing_held(active: type[ActiveSnapshots]) -> None:
     told: list[int] = []
     leases = active(told.append)
 

@@ -255,10 +255,7 @@ def test_an_interrupt_in_the_middle_of_a_group_is_its_leaders_and_the_others_are
         return put(environment, b"1")(txn)
 
     outcomes = Together(environment, pool, wait_until).run(
-        put(environment, b"0"),
-        interrupted_once,
-        put(environment, b"2"),
-        leader=KeyboardInterrupt,
+        put(environment, b"0"), interrupted_once, put(environment, b"2"), leader=KeyboardInterrupt
     )
     assert [outcome.result(DEADLINE) for outcome in outcomes] == [b"0", b"1", b"2"]
     assert all(stored(environment, b"%d" % i) == b"" for i in range(3))

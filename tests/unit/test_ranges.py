@@ -13,16 +13,7 @@ from stores import Ground, ScriptedClock, ground, repo
 from percola import Repository, Table
 from percola.cells import Kind
 from percola.gc.collector import GarbageCollector
-from percola.ranges import (
-    Cursor,
-    Here,
-    TableRange,
-    Unfinished,
-    Walk,
-    joined,
-    turned,
-    whole,
-)
+from percola.ranges import Cursor, Here, TableRange, Unfinished, Walk, joined, turned, whole
 from percola.store.base import Store
 from percola.store.walks import walk_kind
 from percola.transactions.context import TransactionContext

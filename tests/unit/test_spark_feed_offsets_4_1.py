@@ -101,12 +101,9 @@ class Query:
 
 
 def first_of(beginning: str | None) -> list[tuple[str, int]]:
-    return {
-        None: [("a", 2)],
-        "latest": [],
-        "earliest": [("a", 1), ("a", 2)],
-        "1": [("a", 2)],
-    }[beginning]
+    return {None: [("a", 2)], "latest": [], "earliest": [("a", 1), ("a", 2)], "1": [("a", 2)]}[
+        beginning
+    ]
 
 
 @pytest.mark.parametrize("told", [True, False])

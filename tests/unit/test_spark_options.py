@@ -47,10 +47,7 @@ def test_a_folder_is_the_same_in_every_process(
         ({**HERE, "path": "memory:"}, "A memory repository lives in one process"),
         ({**HERE, "atomicty": "row"}, "'atomicty' is not known. Did you mean atomicity?"),
         ({**HERE, "zzz": "1"}, r"'zzz' is not known. Known are: path, table, rowColumn,"),
-        (
-            {**HERE, "atomicity": "table"},
-            "atomicity is none of row, chunk, job: 'table'.",
-        ),
+        ({**HERE, "atomicity": "table"}, "atomicity is none of row, chunk, job: 'table'."),
         ({**HERE, "pushFilters": "yes"}, "is neither 'true' nor 'false': 'yes'."),
         ({**HERE, "chunkRows": "0"}, "is not a whole number from 1 up: '0'."),
         ({**HERE, "chunkRows": "many"}, "is not a whole number from 1 up: 'many'."),

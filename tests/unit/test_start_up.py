@@ -78,11 +78,7 @@ def test_a_worker_loads_prometheus_and_what_it_needs() -> None:
     assert (
         {"prometheus_client", "sortedcontainers"}
         <= loaded_by(program)
-        <= {
-            "prometheus_client",
-            "sortedcontainers",
-            "http.server",
-        }
+        <= {"prometheus_client", "sortedcontainers", "http.server"}
     )
 
 

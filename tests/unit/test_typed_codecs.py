@@ -42,11 +42,7 @@ from percola.codecs import codec_named, parse_text, parse_type
 Naive = datetime.datetime
 
 zones = st.integers(-14 * 60, 14 * 60).map(lambda minutes: timezone(timedelta(minutes=minutes)))
-instants = st.datetimes(
-    min_value=Naive(1, 1, 3),
-    max_value=Naive(9999, 12, 29),
-    timezones=zones,
-)
+instants = st.datetimes(min_value=Naive(1, 1, 3), max_value=Naive(9999, 12, 29), timezones=zones)
 
 
 def decimals(precision: int, scale: int) -> st.SearchStrategy[Decimal]:

@@ -31,12 +31,7 @@ from tests.simulation.workloads.appends import Appends
 from tests.simulation.workloads.bank import Bank, balance
 from tests.simulation.workloads.collapsing import Collapsing
 from tests.simulation.workloads.counters import Counters
-from tests.simulation.workloads.following import (
-    FEED_LATER,
-    INDEX_LATER,
-    Following,
-    docs,
-)
+from tests.simulation.workloads.following import FEED_LATER, INDEX_LATER, Following, docs
 from tests.simulation.workloads.large import Large
 from tests.simulation.workloads.register import Register, value
 from tests.simulation.workloads.skew import WriteSkew
@@ -424,12 +419,7 @@ class Hurried(Indexed):
     """Followers who look again at once, beside writers whose calls take long."""
 
     name = "hurried"
-    sizes: ClassVar[Sizes] = {
-        "clients": (3, 5),
-        "turns": (5, 10),
-        "rows": (2, 4),
-        "begins": (0, 0),
-    }
+    sizes: ClassVar[Sizes] = {"clients": (3, 5), "turns": (5, 10), "rows": (2, 4), "begins": (0, 0)}
     pause = 0.01
     lock_ttl_seconds = 1.0
 
