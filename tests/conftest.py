@@ -44,7 +44,7 @@ GRACE = 120
 """Seconds that a test which took too long may take to clean up."""
 
 # Processes that live for minutes: what compiles well and collects garbage beside takes longer. The
-# classes are those of releases; to verify them takes a sixth of the processor time of a start.
+# classes are those of releases; to verify them takes a tenth of the processor time of a start.
 _SHORT_LIVED_JAVA = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
