@@ -122,6 +122,12 @@ class Cluster:
         assert not ok or done.returncode == 0, done.stdout + done.stderr
         return done
 
+    def webindex(self, word: str, repo: str, *arguments: object) -> Any:
+        """The report of a command of `webindex`, submitted."""
+        [main] = self.folder.glob("environment/lib/*/site-packages/webindex/__main__.py")
+        done = self.submit(main, word, "--json", "--repo", repo, *arguments)
+        return json.loads(done.stdout)
+
     def commands(self, *lines: Sequence[object]) -> list[Any]:
         """The reports of commands of `webindex` that one submitted program runs."""
         program = self.folder / "commands.py"
@@ -189,11 +195,11 @@ def index(
     crawl = folder / "crawl.warc.gz"
     crawl.write_bytes(linked_crawl.crawl().data)
     address = servers("web")
+    load = cluster.webindex("load", address, crawl)
     # In one application: the executors of each unpack the environment, which takes longer than
     # a command does.
     to = ("--repo", address)
-    load, work, rank, _, verify, rebuild = cluster.commands(
-        ("load", *to, crawl),
+    work, rank, _, verify, rebuild = cluster.commands(
         ("work", *to, "--until-idle", "--workers", 2),
         ("rank", *to),
         ("work", *to, "--until-idle", "--workers", 1),
