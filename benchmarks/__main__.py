@@ -45,6 +45,7 @@ NAMES: Final = {
     "scale": "figures 7 and 9 up to 15,000 cores, by a simulation of load; what limits",
     "render_drain": "the web index: how soon a page is found while 10,000 are rendered again",
     "articles": "the web index: how much of articles is taken for their text, on 181 pages",
+    "repeated": "the web index: the text of pages without what their hosts repeat around it",
     "search": "the web index: nDCG@10 of judged queries on two documentations, beside plain BM25",
     "checker": "the history checkers: transactions a second, by timestamps and by cycles",
 }

@@ -195,10 +195,15 @@ def _sum(shares: Iterable[Share]) -> Share:
 # --- The web index at work ------------------------------------------------------------------
 
 
-def index_pages(repo: Repository, index: ServingIndex, pages: Sequence[tuple[str, bytes]]) -> None:
-    """Load pages as a crawl is loaded, and run the observers until no work is left."""
+def load_pages(repo: Repository, pages: Sequence[tuple[str, bytes]]) -> None:
+    """Load pages, given as URL and bytes, as a crawl is loaded."""
     for at in range(0, len(pages), _BATCH):
         load_captures(repo, [_capture(*one) for one in pages[at : at + _BATCH]], "labelled")
+
+
+def index_pages(repo: Repository, index: ServingIndex, pages: Sequence[tuple[str, bytes]]) -> None:
+    """Load pages as a crawl is loaded, and run the observers until no work is left."""
+    load_pages(repo, pages)
     chain = [observers.parse, resolve, follow, join, assemble, export_to(index)]
     Worker(repo, chain, WorkerOptions(threads=1)).run_until_idle()
 

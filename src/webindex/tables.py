@@ -140,6 +140,11 @@ summaries, rows `CLUSTER` and `CLUSTER/HH`: what the members of a large cluster 
 hosts, rows `HOST/BB`, one for each first byte of a page id, so that pages rarely conflict there:
     live          how many pages of the host are live, and how many of them may be indexed
 
+blocks, rows `HOST/ID`, one for each live page with such blocks; see `webindex.observers.repeated`:
+    outer         the first and last blocks of its text (`webindex.page.outer_blocks`), and its URL
+    repeated      the digests of those that its host repeats around the texts of its pages
+    changed       weak: which blocks are repeated on it and on the pages before it may have changed
+
 outbox, rows `WINDOW/CLUSTER/EPOCH`: documents that have changed and are not in the search index
 yet; see `percola.recipes.Export`.
     entry         {key, note}: the cluster, and when the captures that caused it were loaded
@@ -283,6 +288,11 @@ NOTHING: Final[Mapping[str, Any]] = {"pages": 0, "aliases": 0, "links": 0, "anch
 hosts: Final = Table("hosts")
 live: Final = hosts.column("live", JSON)
 
+blocks: Final = Table("blocks")
+outer: Final = blocks.column("outer", JSON)
+repeated: Final = blocks.column("repeated", JSON)
+blocks_changed: Final = blocks.weak_column("changed")
+
 exports: Final = Export("outbox")
 outbox: Final = exports.table
 outbox_ready: Final = exports.ready[0]
@@ -318,6 +328,7 @@ SCHEMA: Final = [
     clusters,
     summaries,
     hosts,
+    blocks,
     outbox,
     ranks,
     removals,
@@ -327,7 +338,7 @@ SCHEMA: Final = [
 
 ADDED: Final = frozenset(
     {"payloads", "waiting", "anchors", "frontier", "recrawls", "removals", "summaries"}
-    | {"sitemaps", "listed"}
+    | {"sitemaps", "listed", "blocks"}
     | {one.name for one in RENDERING}
 )
 """Tables that repositories of earlier versions lack; opening a repository adds them."""

@@ -34,7 +34,7 @@ from webindex.observers import inlinks
 from webindex.observers.documents import tell
 from webindex.observers.frontier import listed_row
 from webindex.observers.texts import part_of, plant
-from webindex.page.urls import host, page_id, page_row
+from webindex.page.urls import block_row, host, page_id, page_row
 from webindex.workers.processes import build_observers, open_index, open_repository
 
 pytestmark = pytest.mark.timeout(900)
@@ -236,6 +236,7 @@ def test_each_seeded_bug_is_caught_by_its_invariant_and_no_other(
     bugs.seed(1, tables.fingerprint, row("/p0"), but("title", "Wrong"))
     bugs.seed(1, tables.capture, row("/p1"), but("robots", "all"), "robots")
     bugs.seed(1, tables.body, row("/gone"), lambda _: zlib.compress(b"not what was captured"))
+    bugs.seed(1, tables.outer, block_row(f"{SITE}/p3"), but("size", 1))
     bugs.seed(2, tables.links, row("/p2"), lambda links: links[1:])
     bugs.seed(2, tables.pointer, row("/old"), but("kind", "canonical"))
     bugs.seed(3, tables.source[p1], row("/p2"), lambda _: None)
@@ -272,6 +273,7 @@ def test_each_seeded_bug_is_caught_by_its_invariant_and_no_other(
     bugs.seed(9, tables.live, counted, but("pages", 1))
     name = smallest("/p4")
     bugs.seed(10, tables.document, cluster("/p4"), but("title", "Wrong"), "title", told_of=name)
+    bugs.seed(10, tables.repeated, block_row(f"{SITE}/p3"), lambda _: ["a block of none"])
     # The newest capture of /p5, as if an older one had won.
     bugs.seed(12, tables.capture, row("/p5"), but("date", "2001-01-01T00:00:00.000000Z"), "date")
     repo.run(lambda t: plan(t, row("/p5")))
@@ -310,7 +312,7 @@ def test_each_seeded_bug_is_caught_by_its_invariant_and_no_other(
     assert verdict.broken == list(range(1, 15))
     assert not verdict.holds
     assert verdict.unfinished == ["1 document waits to be exported."]
-    said = "\n".join(verdict.sentences())
+    said = "\n".join(verdict.sentences(6))
     assert f'hosts {counted}: live differs: found {{"indexable"' in said
     assert "search ?ghost: document should not be there" in said
 

@@ -85,6 +85,7 @@ class Totals:
     anchors: Counter[str]
 
 
+WINDOW, REPEATED = 16, 8
 MOST_URLS = MOST_ANCHORS = 50
 """Duplicates, redirects and anchors that a document has; tests replace them."""
 
@@ -153,6 +154,19 @@ def compute(captures: Iterable[Capture], ranks: Mapping[str, float] | None = Non
         if ranks and url in ranks:
             cells["pages", row, "rank"] = ranks[url]
 
+    parts = {url: page.text for url, page in pages.items()}
+    for url, repeated in _repeated(pages).items():
+        row = f"{host(url)}/{page_id(url)}"
+        blocks = pages[url].outer_blocks or {}
+        cells["blocks", row, "outer"] = {**blocks, "url": url}
+        if repeated:
+            cells["blocks", row, "repeated"] = repeated
+        start = [end + 1 for one, end in blocks["first"] if one in repeated]
+        stop = [begin - 1 for one, begin in blocks["last"] if one in repeated]
+        part = parts[url][max(start, default=0) : min(stop, default=len(parts[url]))]
+        if len(part) >= 40:
+            parts[url] = part
+
     leads = _follow(pages, pointers)
     targets: dict[str, str] = {}
     redirects: defaultdict[str, set[str]] = defaultdict(set)
@@ -209,6 +223,7 @@ def compute(captures: Iterable[Capture], ranks: Mapping[str, float] | None = Non
             [pages[url] for url in group], redirects, tallies, ranks or {}
         )
         if document is not None:
+            document["text"] = parts[document["url"]]
             documents[name] = cells["clusters", name, "document"] = document
     for content, owner in owners.items():
         cells["keys", content, "owner"] = owner
@@ -247,6 +262,29 @@ def _follow(
             at, hops = pointers[at]["url"], hops + 1
         if at in pages and hops <= MAX_HOPS and at != url:
             found[url] = at, hops
+    return found
+
+
+def _repeated(pages: Mapping[str, Page]) -> dict[str, list[str]]:
+    """The blocks of each page that `REPEATED` of it and those after it on its host have.
+
+    In the order of their ids, after the last of which the first comes again.
+    """
+    hosts: defaultdict[str, list[str]] = defaultdict(list)
+    for url in sorted((url for url, page in pages.items() if page.outer_blocks), key=page_id):
+        hosts[host(url)].append(url)
+    found = {}
+    for urls in hosts.values():
+        for at, url in enumerate(urls):
+            repeated: set[str] = set()
+            sample = {(urls * WINDOW)[at + n] for n in range(WINDOW)}
+            for side in ("first", "last"):
+                for one, _ in (pages[url].outer_blocks or {})[side]:
+                    having = [u for u in sample if one in str(pages[u].outer_blocks)]
+                    if len({pages[u].text for u in having}) < REPEATED:
+                        break
+                    repeated.add(one)
+            found[url] = sorted(repeated)
     return found
 
 
@@ -432,7 +470,6 @@ def _document(
     document = {
         "url": canonical.url,
         "title": canonical.title,
-        "text": canonical.text,
         **canonical.outline,
         "language": canonical.language,
         "anchors": [list(one) for one in common[:MOST_ANCHORS]],

@@ -204,6 +204,14 @@ def test_explain_of_a_page_without_duplicates(worked_off: Path) -> None:
     assert found["reasons"] == ["No other page is one document with it: it stands for itself."]
 
 
+def test_explain_shows_what_is_left_out_of_a_text(worked_off: Path) -> None:
+    whole = call("explain", "--repo", worked_off, "--json", CANONICAL).json
+    motto = "Small. Fast. Reliable. Choose any three."
+    assert whole["left_out"] == [motto] and motto not in whole["excerpt"]
+    said = call("explain", "--repo", worked_off, CANONICAL).out
+    assert f"Left out of its text, as its host repeats it\n  {motto}\n" in said
+
+
 def test_explain_of_an_unknown_page_tells_whether_something_links_to_it(worked_off: Path) -> None:
     answer = call("explain", "--repo", worked_off, "https://nowhere.example/")
     assert (answer.code, answer.err) == (1, "")

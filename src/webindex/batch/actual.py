@@ -36,6 +36,7 @@ def plain_rows(moment: Moment, parts: int) -> RDD[Row]:
             moment.rows("sitemaps", parts).map(_without_given),
             moment.rows("near", parts),
             moment.rows("hosts", 1),
+            moment.rows("blocks", parts),
         ]
     ).map(_short)
 

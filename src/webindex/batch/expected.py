@@ -25,7 +25,11 @@ from webindex.batch.facts import Facts, fingerprint_of
 from webindex.batch.inlinks import Row, Total
 from webindex.batch.redirects import Led, follow
 from webindex.page.fingerprints import Sketch
-from webindex.page.urls import host, page_id, page_row
+from webindex.page.urls import block_row, host, page_id, page_row
+
+SAMPLE: Final = 16
+ENOUGH: Final = 8
+"""Pages that judge a page, and how many texts among theirs make a block a repeated one."""
 
 MAX_ANCHORS: Final = 50
 MAX_URLS: Final = 50
@@ -106,7 +110,9 @@ def whole_index(facts: RDD[Facts], parts: int) -> Whole:
     linked = inverting.targets(facts, clusters, redirects.map(lambda one: one[1]), parts)
     linked.persist(StorageLevel.DISK_ONLY)
     totals = linked.flatMap(inverting.share_of).reduceByKey(inverting.added, parts)
+    left_out = repeated_blocks(live, parts).persist(StorageLevel.MEMORY_AND_DISK)
     rows: list[RDD[Row]] = [
+        left_out.map(lambda one: Row("blocks", block_row(one[0]), {"repeated": one[1]})),
         facts.flatMap(_rows_of_page),
         led.map(lambda one: Row("pages", page_row(one.url), {"resolved": one.value})),
         entered.map(_led_here),
@@ -118,7 +124,7 @@ def whole_index(facts: RDD[Facts], parts: int) -> Whole:
     return Whole(
         placed,
         facts.context.union(rows),
-        _clusters(placed, redirects, totals, live, parts),
+        _clusters(placed, redirects, totals, live, left_out, parts),
         _hosts(placed, parts),
     )
 
@@ -140,6 +146,8 @@ def _rows_of_page(page: Facts) -> Iterator[Row]:
             values["sketch"] = page.sketch
         if page.links:
             values |= {"links": page.links, "inverted": page.links}
+    if page.blocks is not None:
+        yield Row("blocks", block_row(page.url), {"outer": page.blocks})
     if page.pointer is not None:
         values["pointer"] = {"kind": page.pointer[0], "url": page.pointer[1]}
         here = {"url": page.url, "kind": page.pointer[0]}
@@ -162,6 +170,53 @@ def _redirect(one: tuple[str, tuple[str, str]]) -> tuple[str, tuple[str, str]]:
     """(end, (redirect, cluster)) as (cluster, (redirect, cluster))."""
     _, (url, cluster) = one
     return cluster, (url, cluster)
+
+
+# --- What hosts repeat ----------------------------------------------------------------------
+
+
+class Outer(NamedTuple):
+    """The outer blocks of a page: digests from outside inwards, and that of its text."""
+
+    page: str
+    url: str
+    sides: tuple[tuple[str, ...], tuple[str, ...]]
+    text: str
+
+
+def repeated_blocks(live: RDD[Facts], parts: int) -> RDD[tuple[str, list[str]]]:
+    """The value of `blocks.repeated` by URL, of pages that have one.
+
+    The blocks of all pages of a host, some 500 bytes a page, come together in one task.
+    """
+    blocks: RDD[tuple[str, Outer]] = live.flatMap(_outer)
+    return blocks.groupByKey(parts).flatMap(_judge)
+
+
+def _outer(page: Facts) -> Iterator[tuple[str, Outer]]:
+    if page.blocks is not None:
+        first, last = (
+            tuple(digest for digest, _ in page.blocks[side]) for side in ("first", "last")
+        )
+        url = page.name
+        yield host(url), Outer(page_id(url), url, (first, last), page.blocks["text"])
+
+
+def _judge(pages: tuple[str, Iterable[Outer]]) -> Iterator[tuple[str, list[str]]]:
+    ring = sorted(pages[1])
+    # The first pages again: the ring closes.
+    window = [*ring, *ring[: SAMPLE - 1]] if len(ring) >= SAMPLE else ring
+    for at, page in enumerate(ring):
+        sample = window[at : at + SAMPLE] if len(ring) >= SAMPLE else ring
+        found: set[str] = set()
+        for side in page.sides:
+            for digest in side:
+                texts = {one.text for one in sample if digest in one.sides[0] + one.sides[1]}
+                if len(texts) < ENOUGH:
+                    break
+                found.add(digest)
+        if found:
+            yield page.url, sorted(found)
 
 
 # --- Clusters -------------------------------------------------------------------------------
@@ -290,6 +345,7 @@ def _clusters(
     redirects: RDD[tuple[str, tuple[str, str]]],
     totals: RDD[tuple[str, Total]],
     live: RDD[Facts],
+    left_out: RDD[tuple[str, list[str]]],
     parts: int,
 ) -> RDD[Row]:
     members: RDD[tuple[str, Placed]] = placed.map(lambda page: (page.cluster, page))
@@ -298,8 +354,8 @@ def _clusters(
     made.persist(StorageLevel.MEMORY_AND_DISK)
     # The texts are shuffled only once, to the clusters that show them.
     shown: RDD[tuple[str, str]] = made.flatMap(_shown)
-    texts: RDD[tuple[str, dict[str, Any]]] = live.map(
-        lambda page: (page.name, {"text": page.text, "served": page.served, **page.outline})
+    texts: RDD[tuple[str, dict[str, Any]]] = (
+        live.keyBy(lambda page: page.name).leftOuterJoin(left_out, parts).mapValues(_text)
     )
     with_text: RDD[Row] = shown.join(texts, parts).map(
         lambda one: Row("texts", one[1][0], one[1][1])
@@ -345,6 +401,12 @@ def _cluster(
 def _first(urls: Iterable[str]) -> list[str]:
     """The URLs that a document names: of many, those whose ids come first."""
     return sorted(sorted(urls, key=page_id)[:MAX_URLS])
+
+
+def _text(page: tuple[Facts, list[str] | None]) -> dict[str, Any]:
+    facts, repeated = page
+    text, served = facts.shown(repeated or ())
+    return {"text": text, "served": served, **facts.outline}
 
 
 def _shown(cluster: Row) -> Iterator[tuple[str, str]]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import unicodedata
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
+from webindex.batch.digest import brief
+from webindex.page.outer_blocks import kept
 from webindex.page.pages import parse_capture
 from webindex.page.pointers import is_live, pointer_of_capture
 from webindex.page.urls import BadUrlError, normalise, page_row
@@ -26,10 +28,12 @@ class Facts(NamedTuple):
             there if it is.
         text: the visible text.
         served: the same in the form in which the search index keeps it.
+        parts: of `shortened` facts, both of each part of the text that may be shown.
         hash: of the text, or of the bytes of a page with little text.
         heading: of its title; None for such a page.
         sketch: for near-duplicate detection, as it is stored; None for such a page.
         outline: its headings, and how much of it is links.
+        blocks: the value of `blocks.outer`, if there is one.
         changed: the date of the capture.
         title, language, indexable: what a document shows.
         withheld: of "noarchive" and "nosnippet" what the page asks for.
@@ -66,6 +70,30 @@ class Facts(NamedTuple):
     changed: str = ""
     share: float | None = None
     interim: bool = False
+    blocks: Mapping[str, Any] | None = None
+    parts: Mapping[tuple[int, int], tuple[str, str]] = {}
+
+    def shown(self, repeated: Collection[str]) -> tuple[str, str]:
+        """The text without repeated blocks, and the same in the form of the search index."""
+        part = slice(0, None) if self.blocks is None else kept(self.blocks, repeated)
+        if part.stop is None:
+            return self.text, self.served
+        if self.parts:
+            return self.parts[part.start, part.stop]
+        return self.text[part], unicodedata.normalize("NFC", self.text[part])
+
+    def shortened(self) -> Facts:
+        """The same with `brief` texts, and those of all parts that may be shown."""
+        parts = {}
+        if self.blocks is not None:
+            for first in range(len(self.blocks["first"]) + 1):
+                for last in range(len(self.blocks["last"]) + 1):
+                    ends = self.blocks["first"][:first] + self.blocks["last"][:last]
+                    part = kept(self.blocks, {digest for digest, _ in ends})
+                    if part.stop is not None:
+                        text, served = self.shown({digest for digest, _ in ends})
+                        parts[part.start, part.stop] = brief(text), brief(served)
+        return self._replace(text=brief(self.text), served=brief(self.served), parts=parts)
 
     @property
     def content(self) -> str:
@@ -127,6 +155,7 @@ def facts_of(
         withheld=tuple(name for name in ("noarchive", "nosnippet") if getattr(page, name)),
         outline=page.outline,
         changed=str(capture["date"]),
+        blocks={**page.outer_blocks, "url": url} if page.outer_blocks else None,
         links=[[link.url, list(link.anchors), link.rel] for link in page.links],
     )
 

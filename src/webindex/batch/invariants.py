@@ -3,7 +3,7 @@
     1   live set = newest capture per URL   pages: capture, earlier, revisited, unresolved,
         without what was removed            body, text, outline, fingerprint,
                                             sketch; `removed`: a record that a
-                                            removal refuses
+                                            removal refuses · blocks: outer
     2   out-links = re-parse                pages: links, pointer
     3   in-links = inverse of out-links     pages: inverted · inlinks: source · aliases: from
     4   key rows = pages' keys              keys: near, sketch, owner (pages) ·
@@ -20,7 +20,8 @@
                                             inlinks)
     9   host counters = group-by            hosts: live
     10  search = clusters with a canonical  clusters: document (there or not, all other fields) ·
-        page that may be indexed            the search index, epochs included
+        page that may be indexed            the search index, epochs included ·
+                                            blocks: repeated
     11  at rest nothing is left             outbox, locks, notifications, dead-lettered changes
     12  loading again changes nothing       the WARC files against pages: capture (date)
     13  frontier = linked or listed, not    frontier: url · listed: by · sitemaps: entered
@@ -71,6 +72,7 @@ _INVARIANT_OF: Final = {
     ("pages", "body"): 1,
     ("pages", "text"): 1,
     ("pages", "outline"): 1,
+    ("blocks", "outer"): 1,
     ("pages", "fingerprint"): 1,
     ("pages", "sketch"): 1,
     ("pages", "links"): 2,
@@ -103,6 +105,7 @@ _INVARIANT_OF: Final = {
     ("hosts", "live"): 9,
     ("clusters", "document"): 10,
     ("search", "document"): 10,
+    ("blocks", "repeated"): 10,
     ("frontier", "url"): 13,
     ("listed", "by"): 13,
     ("sitemaps", "entered"): 13,

@@ -17,7 +17,6 @@ from pyspark.sql import SparkSession
 
 from percola import JSON, Column, Family
 from webindex import tables
-from webindex.batch.digest import brief
 from webindex.batch.facts import Facts, facts_of
 from webindex.rendering import tables as rendering
 from webindex.spark.tables import table_at
@@ -50,6 +49,7 @@ SELECTIONS: Final[dict[str, Columns]] = {
     "owner": [tables.owner],
     "clusters": [tables.member, tables.document],
     "hosts": [tables.live],
+    "blocks": [tables.outer, tables.repeated],
     "documents": [tables.capture, tables.body],
     "resources": [rendering.capture, rendering.entered],
     "bodies": [rendering.data, rendering.holder],
@@ -133,6 +133,4 @@ def _as_it_is(value: Any) -> Any:
 def _facts(short: bool, found: Found) -> Facts:
     values = found.values
     page = facts_of(found.row, values.get("capture"), values.get("body"), values.get("rank"))
-    if short:
-        page = page._replace(text=brief(page.text), served=brief(page.served))
-    return page
+    return page.shortened() if short else page

@@ -17,6 +17,9 @@ __all__ = ["print_story", "story_json"]
 LISTED: Final = 20
 """Lines of a list by default."""
 
+_LONGEST: Final = 300
+"""Characters that are shown of what is left out of a text."""
+
 _COLOURS: Final = {"shown": "green", "folded": "yellow", "moved": "yellow", "waiting": "yellow"}
 
 
@@ -71,6 +74,8 @@ def print_story(console: Console, story: Story, most: int) -> None:
         told = story.members[:LISTED]
         _section(console, title, [line for one in told for line in _member(one)])
         _more(console, story.size - len(told), "--json has the first hundred")
+    ends = [f"{one[:_LONGEST]}{'…' * (len(one) > _LONGEST)}" for one in story.left_out]
+    _section(console, "Left out of its text, as its host repeats it", ends)
     _picture(console, story.picture)
     _section(console, "Captures", [_version(one) for one in story.versions[:LISTED]])
     _more(console, len(story.versions) - LISTED, "--json has them")

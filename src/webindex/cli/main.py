@@ -73,6 +73,7 @@ _STEPS: Final = {
     "pages.capture": "to parse",
     "pages.resolve": "to resolve",
     "aliases.changed": "to follow",
+    "blocks.changed": "to compare with their hosts",
     "pages.join": "to cluster",
     "pages.links": "to invert",
     "inlinks.changed": "to count",

@@ -22,9 +22,19 @@ from typing import Any, Final
 from percola import Column, Row, Snapshot, Transaction, observer
 from webindex import tables
 from webindex.observers.election import elect
-from webindex.page.urls import page_id, page_row
+from webindex.page.outer_blocks import kept
+from webindex.page.urls import block_row, page_id, page_row
 
-__all__ = ["MAX_ANCHORS", "announce", "assemble", "put_document", "share_all", "show", "tell"]
+__all__ = [
+    "MAX_ANCHORS",
+    "announce",
+    "assemble",
+    "part_of",
+    "put_document",
+    "share_all",
+    "show",
+    "tell",
+]
 
 MAX_ANCHORS: Final = 50
 """Distinct anchor texts that a document keeps, the most frequent ones."""
@@ -93,7 +103,9 @@ def _read_ahead(t: Snapshot, clusters: Sequence[str]) -> None:
         canonical = elect(members, _ranks(t, members))
         if canonical is not None:
             row = page_row(canonical["url"])
+            there = block_row(canonical["url"])
             cells += [(tables.text, row), (tables.outline, row)]
+            cells += [(tables.outer, there), (tables.repeated, there)]
     t.get_many(cells)
 
 
@@ -192,7 +204,7 @@ def show(
     """The document of a cluster.
 
     Args:
-        t: reads the text and the outline of the canonical page.
+        t: reads the text, its blocks and the outline of the canonical page.
         canonical: that page: its `url`, `title`, `language` and `changed`.
         rank: its rank.
         links, anchors: the sums over all members and redirects.
@@ -212,7 +224,7 @@ def show(
     return {
         "url": url,
         "title": canonical["title"],
-        "text": t.get(tables.text, page_row(url)) or "",
+        "text": (t.get(tables.text, page_row(url)) or "")[part_of(t, url)],
         "headings": outline.get("headings", []),
         "linked": outline.get("linked", 0.0),
         "changed": canonical.get("changed", ""),
@@ -224,6 +236,12 @@ def show(
         "inlinks": max(0, links),
         "rank": rank,
     }
+
+
+def part_of(t: Snapshot, url: str) -> slice:
+    """The part of a live page's text that search shows: without what its host repeats."""
+    row = block_row(url)
+    return kept(t.get(tables.outer, row), t.get(tables.repeated, row))
 
 
 def _ranks(t: Snapshot, members: Mapping[str, Any]) -> dict[str, float]:

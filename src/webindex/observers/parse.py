@@ -2,6 +2,7 @@
 
     load ─▶ capture ─▶ parse ─┬▶ (join) ─────────────────────────┐
                               ├▶ (resolve) ⇄ (aliases changed) ──┤
+                              ├▶ (changed) ─▶ find_repeated ─────┤
                               └▶ links ─▶ invert                 ├▶ (changed) ─▶ assemble ─┐
                                             ├▶ (changed) ─▶ count ┤                        │
                                             └▶ (added) ─▶ add_links                        │
@@ -15,7 +16,8 @@ causes no work after `parse`.
 This module parses pages. `webindex.load.settling` resolves revisits, pages for which a crawler
 recorded only that they are like another capture. `webindex.observers.inlinks` inverts the links
 between pages and counts them, `webindex.observers.redirects` resolves redirects and canonical
-pages, `webindex.observers.clustering` finds the pages that are one document,
+pages, `webindex.observers.repeated` finds what a host repeats around the texts of its pages,
+`webindex.observers.clustering` finds the pages that are one document,
 `webindex.observers.documents` assembles it, and `webindex.observers.export` writes it to the search
 index.
 """
@@ -35,9 +37,10 @@ from webindex.load.settling import offer_captures, read_ahead
 from webindex.observers import frontier
 from webindex.observers.interim import may_estimate
 from webindex.observers.redirects import point
+from webindex.observers.repeated import withdraw_blocks, write_blocks
 from webindex.page.pages import parse_capture
 from webindex.page.pointers import is_live, pointer_of_capture
-from webindex.page.urls import page_row
+from webindex.page.urls import block_row, page_row
 
 __all__ = ["parse", "withdraw"]
 
@@ -65,6 +68,8 @@ def _read_ahead(t: Snapshot, rows: Sequence[str]) -> None:
             *((tables.uncaptured, frontier.listed_row(row)) for row in rows),
         ],
     )
+    found = [one for row in rows if (one := t.get(tables.capture, row)) is not None]
+    t.get_many((tables.outer, block_row(one["url"])) for one in found)
 
 
 @observer(tables.capture, batch=tables.BATCH, ahead=_read_ahead)
@@ -92,7 +97,7 @@ def parse(t: Transaction, row: str) -> None:
     point(t, row, found["url"], pointer, was_live=was_live, live=live)
     if page is None or not live:
         if was_live:
-            _withdraw(t, row)
+            _withdraw(t, row, found["url"])
         plan(t, row)
         return
     known = {
@@ -122,6 +127,7 @@ def parse(t: Transaction, row: str) -> None:
         elif before is not None and before["heading"] is not None:
             t.delete(tables.sketch, row)
         t.notify(tables.join_due, row)
+    write_blocks(t, page.url, page.outer_blocks)
     if before is None and may_estimate(t, row):
         _have_rank_estimated(t, row)
     links = [[one.url, list(one.anchors), one.rel] for one in page.links]
@@ -147,12 +153,13 @@ def withdraw(t: Transaction, row: str, url: str) -> None:
     was_live = t.get(tables.fingerprint, row) is not None
     point(t, row, url, None, was_live=was_live, live=False)
     if was_live:
-        _withdraw(t, row)
+        _withdraw(t, row, url)
 
 
-def _withdraw(t: Transaction, row: str) -> None:
+def _withdraw(t: Transaction, row: str, url: str) -> None:
     """Withdraw a page that is gone or redirects: remove it from its cluster, and its links."""
     t.notify(tables.join_due, row)
     for column in _OWN:
         if t.get(column, row) is not None:
             t.delete(column, row)
+    withdraw_blocks(t, url)

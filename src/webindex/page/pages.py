@@ -25,6 +25,7 @@ from webindex.page import fingerprints
 from webindex.page.link_header import canonical_of
 from webindex.page.links import Link, extract_links, plain_links
 from webindex.page.markup import decode, decode_xml
+from webindex.page.outer_blocks import outer_blocks
 from webindex.page.text import collapse
 from webindex.page.urls import normalise, resolve
 from webindex.pdf.reading import Reading, digest_of, reading_in
@@ -109,6 +110,9 @@ class Page:
 
     text: str
     """The visible main text in one line, without navigation as far as it can be recognised."""
+
+    outer_blocks: Mapping[str, Any] | None
+    """See `outer_blocks.outer_blocks`; None for a page that is not HTML."""
 
     language: str | None
     """ISO 639 code (``de``): detected, else declared by the page, else by its `Content-Language`
@@ -227,7 +231,7 @@ def parse(
     links = extract_links(
         tree, base, url, nofollow=_asks(asked, "nofollow"), alternates=_alternates(relations, base)
     )
-    text = _main_text(_without_surroundings(tree) or markup)
+    extracted, text = _main_text(_without_surroundings(tree) or markup)
     headings, linked = _outline(tree)
     return _page(
         body,
@@ -242,6 +246,7 @@ def parse(
         headings=headings,
         linked=linked,
         own=_own_text(tree),
+        blocks=outer_blocks(extracted, text),
     )
 
 
@@ -276,6 +281,7 @@ def _page(
     linked: float = 0.0,
     own: tuple[str, str] | None = None,
     document: Reading | None = None,
+    blocks: Mapping[str, Any] | None = None,
 ) -> Page:
     """Assemble the page; `own` is the main heading and text to compare, if not `text`."""
     main_heading, compared = own or ("", text)
@@ -287,6 +293,7 @@ def _page(
         url=url,
         title=title,
         text=text,
+        outer_blocks=blocks,
         language=_detect_language(text) or declared_language,
         noindex=_asks(asked, "noindex"),
         nofollow=_asks(asked, "nofollow"),
@@ -311,20 +318,22 @@ def _media_type(body: bytes, content_type: str | None) -> str:
     return "text/html" if detect_mime(body).startswith("text/") else "application/octet-stream"
 
 
-def _main_text(markup: str) -> str:
+def _main_text(markup: str) -> tuple[str, str]:
+    """The main text, with one block a line and in one line."""
     tree = HTMLTree.parse(markup)
     # With formatting, adjacent blocks and table cells stay separate; whitespace is collapsed later.
-    main = collapse(
-        extract_plain_text(
-            tree, preserve_formatting=True, main_content=True, list_bullets=False, alt_texts=False
+    extracted = extract_plain_text(
+        tree, preserve_formatting=True, main_content=True, list_bullets=False, alt_texts=False
+    )
+    main = collapse(extracted)
+    if len(fingerprints.tokens(main[: 20 * fingerprints.MIN_TOKENS])) < fingerprints.MIN_TOKENS:
+        # An index or a table of contents consists of links, which the heuristics take for
+        # navigation.
+        extracted = extract_plain_text(
+            tree, preserve_formatting=True, list_bullets=False, alt_texts=False
         )
-    )
-    if len(fingerprints.tokens(main[: 20 * fingerprints.MIN_TOKENS])) >= fingerprints.MIN_TOKENS:
-        return main
-    # An index or a table of contents consists of links, which the heuristics take for navigation.
-    return collapse(
-        extract_plain_text(tree, preserve_formatting=True, list_bullets=False, alt_texts=False)
-    )
+        main = collapse(extracted)
+    return extracted, main
 
 
 def _without_surroundings(tree: LexborHTMLParser) -> str | None:

@@ -213,6 +213,15 @@ def host(url: str) -> str:
     return _split(url)[1]
 
 
+def block_row(url: str) -> str:
+    """Return the row of a page in the table `blocks`: its host, a slash, and its `page_id`.
+
+    Raises:
+        BadUrlError: `url` is not in the form that `normalise` returns.
+    """
+    return f"{host(url)}/{page_id(url)}"
+
+
 def registrable_domain(url: str) -> str:
     """Return the domain under which the host was registered: ``example.co.uk``.
 

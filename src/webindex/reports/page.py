@@ -11,6 +11,7 @@ from percola import Repository, Snapshot
 from percola import Row as RowOf
 from webindex import tables
 from webindex.load.transaction import last_seen
+from webindex.observers.documents import part_of
 from webindex.observers.interim import is_interim
 from webindex.page.pages import Page, parse_capture
 from webindex.page.urls import normalise, page_row
@@ -70,6 +71,8 @@ class Story:
         standing: one of the keys of `HEADLINES`; `reasons` are sentences that explain it.
         waiting: pending work for it, as sentences.
         document: for a PDF document, a sentence about it and what could not be read of it.
+        left_out: the beginning and the end of its text, as far as search leaves them out because
+            its host repeats them. With nosnippet there are none.
         asks: the directives of a live page: of noindex, nofollow, noarchive and nosnippet, those
             that it has. With nosnippet there is no `excerpt`, with noarchive no `picture`.
         unchanged: when a crawler last found it unchanged, without a new capture.
@@ -102,6 +105,7 @@ class Story:
     waiting: list[str] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
     document: str | None = None
+    left_out: list[str] = field(default_factory=list)
     asks: list[str] = field(default_factory=list)
     versions: list[Version] = field(default_factory=list)
     unchanged: str | None = None
@@ -172,7 +176,10 @@ def tell(repo: Repository, index: ServingIndex, url: str) -> Story:
         if known is not None:
             story.title, story.language = known["title"], known["language"]
             if not asks(known, "nosnippet"):
-                story.excerpt = page.get(tables.text, "")[:EXCERPT]
+                text, part = page.get(tables.text, ""), part_of(now, url)
+                story.excerpt = text[part][:EXCERPT]
+                ends = (text[: part.start], "" if part.stop is None else text[part.stop :])
+                story.left_out = [end.strip() for end in ends if end]
         story.rank = _rank(now, page.get(tables.rank))
         story.pointing = points_here(now, row)
         if not asks(known, "noarchive"):

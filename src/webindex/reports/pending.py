@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from percola import Column, Family, Repository, Snapshot, Table, WeakColumn, inspection
 from webindex import tables
+from webindex.page.urls import block_row, url_of_row
 
 __all__ = ["STEPS", "Trouble", "troubles", "unparsed", "waiting"]
 
@@ -19,6 +20,7 @@ STEPS: Final[Mapping[str, str]] = {
     "pages.capture": "to be parsed",
     "pages.resolve": "to find where it leads",
     "aliases.changed": "to tell the pages that point to it",
+    "blocks.changed": "to have it found what its host repeats",
     "pages.join": "to join a cluster",
     "pages.links": "to have its links inverted",
     "inlinks.changed": "to have its in-links counted",
@@ -89,6 +91,8 @@ def _rows(row: str, cluster: str | None) -> Iterator[tuple[Table[str], str]]:
     yield tables.inlinks, row
     yield tables.sitemaps, row
     yield tables.listed, row
+    if (url := url_of_row(row)) is not None:
+        yield tables.blocks, block_row(url)
     if cluster is not None:
         yield tables.clusters, cluster
         yield tables.summaries, cluster

@@ -34,6 +34,7 @@ from webindex.observers.export import export_to
 from webindex.observers.inlinks import add_links, count, invert
 from webindex.observers.parse import parse
 from webindex.observers.redirects import follow, resolve
+from webindex.observers.repeated import find_repeated
 from webindex.observers.sitemaps import list_url, list_urls
 from webindex.observers.summaries import share, summarise
 from webindex.rendering.browser import Browser
@@ -73,6 +74,7 @@ def build_observers(index: ServingIndex, *, resources: bool = False) -> list[Obs
         wake,
         resolve,
         follow,
+        find_repeated,
         join,
         invert,
         count,
