@@ -21,7 +21,8 @@ text on two hosts is one content, whatever else these hosts repeat.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from percola import Row, Snapshot, Transaction, observer
@@ -47,6 +48,9 @@ _reaches: dict[str, int] = {}
 """By host, how far to look for `_AIM` pages: a guess from the last time, which saves scans."""
 
 _MOST_HOSTS: Final = 10_000
+
+_MOST: Final = 400
+"""Rows of one look; if there are more, it was too far."""
 
 
 def write_blocks(t: Transaction, url: str, found: Mapping[str, Any] | None) -> None:
@@ -108,21 +112,27 @@ def _around(t: Snapshot, row: str) -> tuple[list[Row[str]], range]:
     beside = WINDOW - 1
     middle = int(page, 16)
     reach = _reaches.get(name, _FIRST_REACH)
+    most: int | None = _MOST
     while True:
         whole = reach >= _RING // 2
+        start, end = (middle, middle + _RING) if whole else (middle - reach, middle + reach)
+        ring = [*islice(_between(t, name, start, end), most)]
+        if len(ring) == most:
+            # The host was remembered as a small one, and has grown.
+            reach //= 16
+            continue
         if whole:
-            ring = _between(t, name, middle, middle + _RING)
             before = max(0, len(ring) - beside)
             ring = [*ring[before:], *ring[:before]]
             at = len(ring) - before
         else:
-            ring = _between(t, name, middle - reach, middle + reach)
             at = next((n for n, one in enumerate(ring) if _is_after(one, middle, reach)), len(ring))
         there = at < len(ring) and ring[at].key == row
         enough = at >= beside and len(ring) - at - there >= beside
         if whole or enough:
             break
         reach *= 2 if ring else 16
+        most = None  # So that this ends, however the ids lie.
     if len(_reaches) >= _MOST_HOSTS:
         _reaches.clear()
     _reaches[name] = min(reach, _RING // 2) * 2 * _AIM // max(1, len(ring))
@@ -136,14 +146,18 @@ def _is_after(one: Row[str], middle: int, reach: int) -> bool:
     return (int(one.key[-32:], 16) - middle) % _RING <= reach
 
 
-def _between(t: Snapshot, name: str, low: int, high: int) -> list[Row[str]]:
+def _between(t: Snapshot, name: str, low: int, high: int) -> Iterator[Row[str]]:
     """The pages of a host whose ids are at least `low` and less than `high`, on the ring."""
     if low < 0:
-        return [*_between(t, name, low + _RING, _RING), *_between(t, name, 0, high)]
-    if high > _RING:
-        return [*_between(t, name, low, _RING), *_between(t, name, 0, high - _RING)]
-    end = f"{name}0" if high == _RING else f"{name}/{high:032x}"
-    start = f"{name}/{low:032x}"
-    columns = [tables.outer, tables.repeated]
-    found = t.scan(tables.blocks, start=start, end=end, columns=columns)
-    return [one for one in found if tables.outer in one]
+        parts = [(low + _RING, _RING), (0, high)]
+    elif high > _RING:
+        parts = [(low, _RING), (0, high - _RING)]
+    else:
+        parts = [(low, high)]
+    for first, last in parts:
+        start = f"{name}/{first:032x}"
+        end = f"{name}0" if last == _RING else f"{name}/{last:032x}"
+        columns = [tables.outer, tables.repeated]
+        for one in t.scan(tables.blocks, start=start, end=end, columns=columns):
+            if tables.outer in one:
+                yield one
