@@ -8,6 +8,7 @@ import socket
 import struct
 import subprocess
 import tempfile
+import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -164,6 +165,14 @@ def test_scripts_do_not_run_unless_asked_for(browser: Browser, executable: str) 
         done, site = render(scripted, files)
         assert scripted.version != browser.version
     assert (255, 0, 0) in colours(done.image) and site.asked == [SITE, SITE + "a.js"]
+
+
+def test_chromium_draws_no_page_of_its_own_beside_one(browser: Browser) -> None:
+    """They cost more than the page; if this fails with a new Chromium, see the features off."""
+    render(browser, {"": "<p>words"})
+    assert browser._process is not None
+    told = browser._process.pipe.call("Target.getTargets", until=time.monotonic() + 60, filter=[{}])
+    assert {one["type"] for one in told["targetInfos"]} <= {"page", "tab"}
 
 
 # --- What it may not do ---------------------------------------------------------------------

@@ -41,6 +41,20 @@ BROWSER_VARIABLE: Final = "CHROMIUM"
 _NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _NOBODY: Final = 65534
 _LAUNCH_SECONDS: Final = 60.0
+_OFF: Final = (
+    # Frames of other sites in one process: all requests are then seen in one place.
+    "IsolateOrigins",
+    "site-per-process",
+    "Translate",
+    "OptimizationHints",
+    "MediaRouter",
+    # Each context has a window, and in it Chromium loads pages of its own, such as the list below
+    # the address bar, in one process more: that takes longer than rendering the page.
+    "WebUIOmniboxPopup",
+    "WebUIOmniboxAimPopup",
+    # And it starts a process in advance, for a second page of the context.
+    "SpareRendererForSitePerProcess",
+)
 _FLAGS: Final = (
     "--headless",
     "--remote-debugging-pipe",
@@ -59,8 +73,7 @@ _FLAGS: Final = (
     "--proxy-server=127.0.0.1:9",
     "--proxy-bypass-list=<-loopback>",
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
-    # Frames of other sites in one process: all requests are then seen in one place.
-    "--disable-features=IsolateOrigins,site-per-process,Translate,OptimizationHints,MediaRouter",
+    f"--disable-features={','.join(_OFF)}",
     # What is drawn must not depend on the machine or the moment.
     "--blink-settings=lazyLoadEnabled=false",
     "--disable-checker-imaging",

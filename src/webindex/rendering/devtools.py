@@ -46,6 +46,7 @@ class Connection:
         os.set_blocking(writing, False)
         self._on_event = on_event
         self._watch = watch
+        self._next_watch = 0.0
         self._number = 0
         self._received = bytearray()
         self._to_send = bytearray()
@@ -86,11 +87,14 @@ class Connection:
     def wait(self, condition: Callable[[], bool], *, until: float) -> None:
         """Handle events until a condition holds; raise what `call` raises."""
         while not condition():
-            self._watch()
-            left = until - time.monotonic()
-            if left <= 0:
+            now = time.monotonic()
+            if now >= self._next_watch:
+                self._watch()
+                # A page is hundreds of messages, and looking takes as long as many of them.
+                self._next_watch = time.monotonic() + _LOOK
+            if now >= until:
                 raise TimeoutError
-            self._turn(min(left, _LOOK))
+            self._turn(min(until - now, _LOOK))
 
     def _turn(self, seconds: float) -> None:
         """Send and receive what can be, after waiting for at most that long."""
