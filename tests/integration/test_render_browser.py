@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import signal
 import socket
@@ -64,6 +65,19 @@ def browser(executable: str) -> Iterator[Browser]:
 def render(browser: Browser, files: dict[str, str], name: str = "") -> tuple[Rendered, Site]:
     site = Site(files)
     return browser.render(SITE + name, site), site
+
+
+def moving_image() -> str:
+    """A GIF of one pixel that has eight colours, each for 40 ms, as a URL."""
+    colours = b"".join(bytes([30 * n, 70 * n % 256, 255 - 30 * n]) for n in range(8))
+    gif = b"GIF89a" + struct.pack("<HHBBB", 1, 1, 0b11110010, 0, 0) + colours
+    gif += b"\x21\xff\x0bNETSCAPE2.0\x03\x01\x00\x00\x00"
+    for n in range(8):
+        gif += b"\x21\xf9\x04\x04" + struct.pack("<HBB", 4, 0, 0)
+        gif += b"\x2c" + struct.pack("<HHHHB", 0, 0, 1, 1, 0)
+        # Codes of four bits: clear, the colour, the end.
+        gif += b"\x03\x02" + (8 | n << 4 | 9 << 8).to_bytes(2, "little") + b"\x00"
+    return f"data:image/gif;base64,{base64.b64encode(gif + b';').decode()}"
 
 
 def pixels(png: bytes) -> list[list[tuple[int, ...]]]:
@@ -143,14 +157,28 @@ def test_the_same_page_gives_the_same_bytes_also_in_another_browser(
     files = {
         "": "<style>@keyframes k { from { color: red } to { color: blue; left: 99px } }"
         "p { animation: k 1s infinite; position: relative }</style><link rel=stylesheet "
-        "href=a.css><h1>Words</h1><p>and more words<p>äöü 漢字 <b>bold</b><marquee>m</marquee>",
+        "href=a.css><h1>Words</h1><p>and more words<p>äöü 漢字 <b>bold</b><marquee>m</marquee>"
+        f'<img width=90 height=90 src="{moving_image()}">',
         "a.css": "h1 { transition: all 1s; color: green }",
     }
-    found = {render(browser, files)[0].image for _ in range(3)}
+    found = {render(browser, files)[0].image for _ in range(6)}
     with Browser(browser.bounds, executable) as other:
         assert other.version == browser.version
         found.add(render(other, files)[0].image)
     assert len(found) == 1
+
+
+def test_a_page_that_was_captured_by_http_is_asked_for_by_http(browser: Browser) -> None:
+    url = "http://example.org/"
+    asked = []
+
+    def answers(name: str) -> tuple[str, Answer | None]:
+        asked.append(name)
+        page = b"<body style='background: #0000ff'>"
+        return name, Answer(200, {"content-type": "text/html"}, page, "d") if name == url else None
+
+    done = browser.render(url, answers)
+    assert asked == [url] and colours(done.image) == {(0, 0, 255)}
 
 
 def test_scripts_do_not_run_unless_asked_for(browser: Browser, executable: str) -> None:

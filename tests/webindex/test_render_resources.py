@@ -95,7 +95,7 @@ def test_a_resource_is_told_by_its_media_type(tmp_path: Path, content_type: str,
     assert isinstance(rejected, Rejected) and rejected.reason is Rejection.NOT_A_PAGE
 
 
-@pytest.mark.parametrize("content_type", ["application/pdf", "video/mp4", "application/json"])
+@pytest.mark.parametrize("content_type", ["application/zip", "video/mp4", "application/json"])
 def test_what_no_page_shows_is_rejected(tmp_path: Path, content_type: str) -> None:
     [found] = read(Crawl().add(STYLE, b"x", http=[("Content-Type", content_type)]), tmp_path)
     assert isinstance(found, Rejected) and found.reason is Rejection.NOT_A_PAGE

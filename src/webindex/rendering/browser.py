@@ -54,6 +54,8 @@ _OFF: Final = (
     "WebUIOmniboxAimPopup",
     # And it starts a process in advance, for a second page of the context.
     "SpareRendererForSitePerProcess",
+    # It would ask for the https URL of a page that was captured by http.
+    "HttpsUpgrades",
 )
 _FLAGS: Final = (
     "--headless",
@@ -75,7 +77,8 @@ _FLAGS: Final = (
     "--force-webrtc-ip-handling-policy=disable_non_proxied_udp",
     f"--disable-features={','.join(_OFF)}",
     # What is drawn must not depend on the machine or the moment.
-    "--blink-settings=lazyLoadEnabled=false",
+    # Images are loaded at once; of those that move (policy 2: none does), the first frame is shown.
+    "--blink-settings=lazyLoadEnabled=false,imageAnimationPolicy=2",
     "--disable-checker-imaging",
     "--disable-threaded-animation",
     "--run-all-compositor-stages-before-draw",
@@ -88,6 +91,8 @@ _FLAGS: Final = (
     "--lang=en-US",
     "--js-flags=--max-old-space-size=256",
 )
+
+_SETTINGS: Final = blake2b(" ".join(_FLAGS).encode(), digest_size=4).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,12 +194,12 @@ class Browser:
 
     @property
     def version(self) -> str:
-        """What a picture depends on besides its page: the browser, the fonts, the window."""
+        """What a picture depends on besides its page: browser, settings, fonts, window."""
         process = self._started()
         bounds = self.bounds
         size = f"{bounds.width}x{bounds.height} of {bounds.max_height}"
         scripts = ", scripts" if bounds.scripts else ""
-        return f"{process.product}, fonts {fonts()}, {size}{scripts}"
+        return f"{process.product}, settings {_SETTINGS}, fonts {fonts()}, {size}{scripts}"
 
     @property
     def isolated(self) -> bool:
