@@ -308,6 +308,13 @@ def table(figures: Sequence[Figure]) -> Grid:
     return grid
 
 
+def _told(figures: list[Figure], console: Console) -> list[Figure]:
+    """The same figures, after a line for each: a run at full size takes minutes."""
+    for one in figures:
+        console.print(Text(f"{one.what}, {one.size:,}: {one.value:,.2f} {one.unit}", style="dim"))
+    return figures
+
+
 def run(console: Console, *, quick: bool) -> None:
     """Measure, print the table, leave the figures as JSON; an error if a table is wrong."""
     circumstances = conditions()
@@ -317,9 +324,9 @@ def run(console: Console, *, quick: bool) -> None:
         place = folder / "repo"
         with percola.open(place, SCHEMA, durability="relaxed") as repo:
             with console.status("Recipes: sums …"):
-                figures = measure_sums(repo, place, changes)
-            figures += measure_tree(repo, place, sizes, times, console)
-            figures += measure_join(repo, place, dependants, console)
+                figures = _told(measure_sums(repo, place, changes), console)
+            figures += _told(measure_tree(repo, place, sizes, times, console), console)
+            figures += _told(measure_join(repo, place, dependants, console), console)
             with console.status("Recipes: recomputing everything …"):
                 Worker(repo, OBSERVERS, threads=1).run_until_idle()
                 wrong = check(repo, [sums, best, referring])
