@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime
 from typing import Final
 
-__all__ = ["apart", "count", "date", "harmless", "moment"]
+__all__ = ["apart", "count", "date", "harmless", "moment", "pdf_documents"]
 
 # C0 and C1 controls but tab and newline; line and paragraph separators; embeddings, overrides and
 # isolates of the writing direction; the byte order mark; lone surrogates, which have no encoding.
@@ -18,6 +18,11 @@ _HARMFUL: Final = re.compile(
 def count(number: int, noun: str, plural: str | None = None) -> str:
     """`1 page`, `2,000 pages`."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
+def pdf_documents(read: int, unread: int) -> str:
+    """How many PDF documents were read, and how many of them have no text."""
+    return f"{read:,}{f', {unread:,} of them without text' if unread else ''}"
 
 
 def apart(one: float, other: float) -> tuple[str, str]:

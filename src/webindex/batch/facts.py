@@ -75,7 +75,9 @@ class Facts(NamedTuple):
 
     def shown(self, repeated: Collection[str]) -> tuple[str, str]:
         """The text without repeated blocks, and the same in the form of the search index."""
-        part = slice(0, None) if self.blocks is None else kept(self.blocks, repeated)
+        return self._part(kept(self.blocks, repeated))
+
+    def _part(self, part: slice) -> tuple[str, str]:
         if part.stop is None:
             return self.text, self.served
         if self.parts:
@@ -91,7 +93,7 @@ class Facts(NamedTuple):
                     ends = self.blocks["first"][:first] + self.blocks["last"][:last]
                     part = kept(self.blocks, {digest for digest, _ in ends})
                     if part.stop is not None:
-                        text, served = self.shown({digest for digest, _ in ends})
+                        text, served = self._part(part)
                         parts[part.start, part.stop] = brief(text), brief(served)
         return self._replace(text=brief(self.text), served=brief(self.served), parts=parts)
 

@@ -9,7 +9,7 @@ from typing import Any
 from webindex.crawl.warc import MAX_BODY
 from webindex.load.resources import LoadedResources
 from webindex.load.transaction import Loaded
-from webindex.text_format import count
+from webindex.text_format import count, pdf_documents
 
 
 @dataclass(slots=True)
@@ -80,8 +80,7 @@ class LoadReport:
             longer = f"{count(loaded.cut, 'page')} longer than {limit}"
             rows.append(("Cut off", longer))
         if loaded.pdfs:
-            without = f", {loaded.unread_pdfs:,} of them without text" if loaded.unread_pdfs else ""
-            rows.append(("PDF documents read", f"{loaded.pdfs:,}{without}"))
+            rows.append(("PDF documents read", pdf_documents(loaded.pdfs, loaded.unread_pdfs)))
         if loaded.sitemaps:
             rows.append(("Sitemaps and robots.txt", f"{loaded.sitemaps:,}"))
         kept = loaded.resources

@@ -10,7 +10,7 @@ from typing import Any, Final
 from percola import Repository, Snapshot
 from webindex import tables
 from webindex.journal import counts_of
-from webindex.text_format import count, moment
+from webindex.text_format import count, moment, pdf_documents
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +113,7 @@ class Summary:
         if self.cut:
             rows.append(("Cut off", f"{self.cut:,} captures of long pages"))
         if self.pdfs:
-            without = f", {self.unread_pdfs:,} of them without text" if self.unread_pdfs else ""
-            rows.append(("PDF documents read", f"{self.pdfs:,}{without}"))
+            rows.append(("PDF documents read", pdf_documents(self.pdfs, self.unread_pdfs)))
         if self.latency is not None:
             one = self.latency
             times = f"p50 {_time(one.p50)} · p95 {_time(one.p95)} · p99 {_time(one.p99)}"
