@@ -108,12 +108,13 @@ class BackgroundSync:
 
     def _fails(self, error: OSError) -> None:
         self._unsynced = True
-        self.failure = error
+        # Before a write can be refused for it: the log is to name the cause first.
         log.error(
             "%s could not be written to disk: %s. What was committed lately may be lost, or "
             "the repository damaged, when the system crashes or loses power.",
             *(self._file, error.strerror),
         )
+        self.failure = error
 
     def take_failure(self, consequence: str = "") -> StoreError | None:
         """The error of a failed sync that no caller has been told yet; it is told now.
