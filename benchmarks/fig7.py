@@ -120,15 +120,19 @@ class Comparison:
         check(system, self._keys, labels)
         self.checked.append(system)
 
-    def percola(self) -> None:
-        """Percola, in both durabilities, a document a transaction and batched."""
-        self.say(f"loading {self.size.documents:,} documents into Percola")
-        clustering = fig7_percola.Clustering(self.folder, self.documents)
+    def percola(
+        self,
+        clustering: fig7_percola.Clustering,
+        system: str = "Percola",
+        durabilities: Sequence[str] = ("relaxed", "full"),
+    ) -> None:
+        """Percola, in each durability, a document a transaction and batched."""
+        self.say(f"loading {self.size.documents:,} documents into {system}")
         clustering.load()
         most = self.size.documents + 8 * sum(count for _, _, count in self.steps)
-        for durability in ("relaxed", "full"):
+        for durability in durabilities:
             for batched in (False, True):
-                line = Line("Percola, batched" if batched else "Percola", durability)
+                line = Line(f"{system}, batched" if batched else system, durability)
                 self.say(line.name)
                 steps = fig7_percola.measure(
                     clustering, durability, self.steps, most, batched=batched
@@ -138,7 +142,7 @@ class Comparison:
         self.total = max(self.total, clustering.count)
         self._keys = self.documents.keys(0, self.total)
         clustering.fill(self.total)
-        self.check("Percola", clustering.labels())
+        self.check(system, clustering.labels())
         clustering.remove()
 
     def postgres(self, labels: Sequence[int]) -> None:
@@ -187,7 +191,7 @@ class Comparison:
         self.lines.append(line)
         self.check(peer, _read_labels(labels))
 
-    def spark(self, labels: Sequence[int]) -> None:
+    def spark(self, labels: Sequence[int], *, streams: bool = True) -> None:
         """The batch jobs, and the streams."""
         self.say("starting Spark")
         repository = fig7_spark.Repository(self.folder / "spark", self.documents)
@@ -202,7 +206,7 @@ class Comparison:
                 place = job(spark, repository, self.total)
                 self.check(f"Spark, {name}", repository.labels(spark, place))
             streamed = plan(self.size.documents, self.size.streamed, 2 * self.size.seconds)
-            for kind, one in fig7_stream.STREAMS.items():
+            for kind, one in fig7_stream.STREAMS.items() if streams else ():
                 name = f"Structured Streaming, {kind}"
                 self.say(name)
                 line = Line(name, "")
@@ -256,7 +260,7 @@ def run(console: Console, *, quick: bool, documents: int | None = None) -> None:
         labels = expected(comparison.documents.keys(0, size.documents))
         shape = Shape.of(labels)
         console.print(f"{shape}.", soft_wrap=True)
-        comparison.percola()
+        comparison.percola(fig7_percola.Clustering(folder, comparison.documents))
         peers: dict[str, Callable[[], None]] = {
             "PostgreSQL": lambda: comparison.postgres(labels),
             **{peer: partial(comparison.in_memory, peer) for peer in IN_MEMORY},
@@ -267,11 +271,21 @@ def run(console: Console, *, quick: bool, documents: int | None = None) -> None:
             except postgres.PeerError as error:
                 comparison.missing[name] = str(error)
         comparison.spark(labels)
-    name = output_name("fig7", quick=quick)
+    finish(console, comparison, shape, output_name("fig7", quick=quick), found)
+
+
+def finish(
+    console: Console, comparison: Comparison, shape: Shape, name: str, found: Mapping[str, Any]
+) -> None:
+    """Print the tables, draw the plot, write the figures as JSON.
+
+    Args:
+        found: the conditions before the run.
+    """
     picture = OUTPUT / f"{name}.png"
     batches = comparison.batches()
     report = fig7_report.Report(
-        size.documents, comparison.lines, batches, comparison.passes, comparison.missing
+        comparison.size.documents, comparison.lines, batches, comparison.passes, comparison.missing
     )
     report.plot(picture)
     path = write_json(
@@ -279,7 +293,7 @@ def run(console: Console, *, quick: bool, documents: int | None = None) -> None:
         {
             "conditions": found,
             "load_after": os.getloadavg()[0],
-            "documents": size.documents,
+            "documents": comparison.size.documents,
             "documents_at_the_end": comparison.total,
             "clusters": {"mean": shape.mean, "with_others": shape.with_others},
             "versions": comparison.versions,

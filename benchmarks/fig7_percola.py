@@ -6,6 +6,8 @@ its keys; if these are several, it brings their clusters together. Whatever chan
 writes its list of documents, so two transactions that change one cluster conflict.
 
     python -m benchmarks.fig7_percola REPOSITORY DURABILITY NOTES BATCH      a worker process
+
+The durability is "" for a repository on a network store, whose own it is.
 """
 
 from __future__ import annotations
@@ -136,7 +138,7 @@ def main() -> None:
     notes = Notes(options.notes / f"{os.getpid()}.notes")
     made = observer(keys, name="join", batch=options.batch)(join)
     noted = Noted(**{each.name: getattr(made, each.name) for each in fields(made)}, notes=notes)
-    with percola.open(options.repository, SCHEMA, durability=options.durability) as repo:
+    with percola.open(options.repository, SCHEMA, durability=options.durability or None) as repo:
         worker = Worker(repo, [noted], WorkerOptions(threads=1))
         with worker.ending_with_input():
             print("ready", flush=True)
@@ -144,15 +146,33 @@ def main() -> None:
 
 
 class Clustering:
-    """A repository in a folder, the documents that it has, and what is measured with it."""
+    """A repository, the documents that it has, and what is measured with it.
 
-    def __init__(self, folder: Path, documents: Documents) -> None:
-        self._address = str(folder / "repository")
+    Args:
+        address: of a repository on a network store that is there; by default one in a folder is
+            made.
+        servers: processes of that store, whose processor time counts as well.
+        warm: documents that are clustered before anything is measured.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        documents: Documents,
+        address: str = "",
+        servers: Sequence[int] = (),
+        warm: int = 20,
+    ) -> None:
+        self._address = address or str(folder / "repository")
+        self._loading = None if address else "relaxed"
         self._folder = folder
         self._documents = documents
+        self._servers = servers
+        self._warm = warm
         self._bodies = Bodies()
         self.count = 0
-        percola.create(self._address, durability="relaxed")
+        if not address:
+            percola.create(self._address, durability="relaxed")
 
     def load(self) -> None:
         """The repository as it is before the measurement: all clustered, nothing notified."""
@@ -161,7 +181,7 @@ class Clustering:
         labels = expected(all_keys)
         seen: list[set[int]] = [set() for _ in range(KEYS)]
         inside: dict[int, list[str]] = {}
-        with percola.open(self._address, SCHEMA, durability="relaxed") as repo:
+        with percola.open(self._address, SCHEMA, durability=self._loading) as repo:
             for begin in range(0, size, _LOADED):
                 with repo.transaction(notify=False) as t:
                     for doc in range(begin, min(begin + _LOADED, size)):
@@ -190,7 +210,7 @@ class Clustering:
         notes = self._folder / f"{durability}-{batched}"
         notes.mkdir(exist_ok=True)
         words = [self._address, durability, str(notes), str(BATCH if batched else 1)]
-        with percola.open(self._address, SCHEMA, durability=durability) as repo:
+        with percola.open(self._address, SCHEMA, durability=durability or None) as repo:
             process = subprocess.Popen(
                 [sys.executable, "-m", "benchmarks.fig7_percola", *words],
                 stdin=subprocess.PIPE,
@@ -199,8 +219,9 @@ class Clustering:
             assert process.stdin is not None and process.stdout is not None
             try:
                 process.stdout.readline()
-                run = Run(self, repo, process.pid, notes, TOGETHER if batched else 1)
-                run.take(self.count, 20)  # To warm up both.
+                pids = [process.pid, *self._servers]
+                run = Run(self, repo, pids, notes, TOGETHER if batched else 1)
+                run.take(self.count, self._warm)
                 yield run
             finally:
                 process.stdin.close()
@@ -214,17 +235,18 @@ class Clustering:
     def fill(self, total: int) -> None:
         """Let the observer cluster what arrives until there are so many documents, untimed."""
         if total > self.count:
-            with self.running("relaxed", batched=True) as run:
+            with self.running(self._loading or "", batched=True) as run:
                 run.take(self.count, total - self.count)
 
     def remove(self) -> None:
-        """Free the disk."""
-        shutil.rmtree(self._address)
+        """Free the disk, if the repository is in a folder."""
+        if self._loading:
+            shutil.rmtree(self._address)
 
     def labels(self) -> dict[int, str]:
         """The cluster of each document."""
         with (
-            percola.open(self._address, SCHEMA, durability="relaxed") as repo,
+            percola.open(self._address, SCHEMA, durability=self._loading) as repo,
             repo.snapshot() as now,
         ):
             return {
@@ -236,11 +258,16 @@ class Clustering:
 
 @dataclass
 class Run:
-    """A worker that runs, and this process, which writes documents."""
+    """A worker that runs, and this process, which writes documents.
+
+    Attributes:
+        pids: the worker and the store's servers.
+        together: documents that are written in one transaction, at most.
+    """
 
     clustering: Clustering
     repo: Repository
-    worker: int
+    pids: Sequence[int]
     notes: Path
     together: int
 
@@ -248,7 +275,7 @@ class Run:
         """Write documents as they are due, and wait until they are clustered."""
         its = self.clustering._documents.keys(first, first + count)
         before = count_notes(self.notes)
-        cpu = cpu_of(self.worker) + time.process_time()
+        cpu = self._spent()
         start = time.monotonic_ns()
         for begin, end in arrivals(rate, count, max(1, self.together)):
             with self.repo.transaction() as t:
@@ -259,9 +286,12 @@ class Run:
             return count_notes(self.notes) - before
 
         wait_for(lambda: noted() >= count, "Percola", TIMEOUT, noted)
-        cpu = cpu_of(self.worker) + time.process_time() - cpu
+        cpu = self._spent() - cpu
         self.clustering.count = first + count
         return step_of(percent, rate, first, start, read_notes(self.notes, first), cpu)
+
+    def _spent(self) -> float:
+        return sum(map(cpu_of, self.pids)) + time.process_time()
 
 
 def measure(
