@@ -119,6 +119,20 @@ def test_epochs_go_up_with_either_kind_of_attempt() -> None:
     assert epoch_of(1, 5_000) < epoch_of(2)
 
 
+def test_a_large_fleet_reports_and_looks_less_often_but_well_within_its_timeout() -> None:
+    def spans(workers: int, timeout: float = 60.0) -> tuple[float, float]:
+        task = Task("./repo", "fleets:OBSERVERS", None, "f1", WorkerOptions(), timeout, workers)
+        return task.beat, task.look
+
+    assert spans(1) == spans(16) == (1.0, 0.1)
+    for workers in (64, 256, 5_000):
+        beat, look = spans(workers)
+        assert beat <= 6.0, "a tenth of the timeout"
+        assert 0.1 < look <= beat
+    assert spans(256) == (4.0, 1.6)
+    assert spans(256, timeout=5.0) == (0.5, 0.5)
+
+
 # --- The task -----------------------------------------------------------------------------
 
 

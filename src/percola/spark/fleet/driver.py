@@ -75,9 +75,7 @@ class Fleet:
         name: its name, which Spark's job groups and the jobs' descriptions begin with.
     """
 
-    def __init__(
-        self, context: SparkContext, repo: Repository, task: Task, workers: int, restarts: int
-    ) -> None:
+    def __init__(self, context: SparkContext, repo: Repository, task: Task, restarts: int) -> None:
         self.name = task.fleet
         self._context = context
         self._repo = repo
@@ -94,7 +92,7 @@ class Fleet:
         self._ended = threading.Event()
         self._spark_ended = threading.Event()
         self._stop_guard = threading.Lock()
-        self._places = [Place(number) for number in range(workers)]
+        self._places = [Place(number) for number in range(task.workers)]
         self._order(stop=False)
         self._beater = threading.Thread(target=self._beats, name="percola-fleet-beat", daemon=True)
         self._watcher = threading.Thread(target=self._watch, name="percola-fleet", daemon=True)

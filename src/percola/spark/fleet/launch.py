@@ -101,8 +101,10 @@ def run_workers(
         clear_abandoned(repo.context.store, time.time_ns() // 1_000_000)
         paths = dict.fromkeys([os.getcwd(), *(os.path.abspath(one) for one in sys.path)])
         name = f"percola-{uuid.uuid4().hex[:12]}"
-        task = Task(address, observers, schema, name, options, timeout_seconds, tuple(paths))
-        return Fleet(context, repo, task, workers, restarts)
+        task = Task(
+            *(address, observers, schema, name, options, timeout_seconds, workers, tuple(paths))
+        )
+        return Fleet(context, repo, task, restarts)
     except BaseException:
         repo.close()
         raise

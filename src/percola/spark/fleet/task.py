@@ -1,7 +1,8 @@
 """§2.4: a worker of a fleet, as a Spark task runs it.
 
 The task opens the repository and runs the observers in threads. Once a second it reports to the
-board of its fleet, and several times a second it reads the driver's order there. It ends when
+board of its fleet, and several times a second it reads the driver's order there; less often in a
+large fleet, since the board is one row, and in a folder one process writes at a time. It ends when
 ordered to, when a newer attempt of the same worker has replaced it, when the fleet has ended, or
 when the driver's heartbeat has not changed for the timeout.
 
@@ -30,9 +31,13 @@ from percola.observers.worker import Worker, WorkerOptions
 from percola.spark.fleet.board import Board, Report
 
 LOOK: Final = 0.1
-"""Seconds between reads of the driver's order."""
+"""Seconds between reads of the driver's order, at least."""
+LOOKS: Final = 160
+"""Reads of the driver's order that a fleet makes a second, at most."""
 BEAT: Final = 1.0
-"""Seconds between heartbeats of driver and workers; fewer with a short timeout."""
+"""Seconds between heartbeats of driver and workers, at least, unless the timeout is short."""
+REPORTS: Final = 64
+"""Reports that a fleet writes a second, at most, unless the timeout is short."""
 _ATTEMPTS: Final = 1_000
 _RATE_SECONDS: Final = 5.0
 
@@ -48,6 +53,7 @@ class Task:
         fleet: the fleet's name on the board.
         options: the worker's options.
         timeout_seconds: seconds without a heartbeat of the driver after which it counts as dead.
+        workers: how many the fleet has.
         paths: the driver's import paths.
     """
 
@@ -57,12 +63,18 @@ class Task:
     fleet: str
     options: WorkerOptions
     timeout_seconds: float
+    workers: int = 1
     paths: tuple[str, ...] = ()
 
     @property
     def beat(self) -> float:
         """Seconds between heartbeats."""
-        return min(BEAT, self.timeout_seconds / 10)
+        return min(max(BEAT, self.workers / REPORTS), self.timeout_seconds / 10)
+
+    @property
+    def look(self) -> float:
+        """Seconds between reads of the driver's order."""
+        return min(max(LOOK, self.workers / LOOKS), self.beat)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +169,7 @@ class _Work:
         thread = threading.Thread(target=run, name="percola-fleet-worker", daemon=True)
         thread.start()
         reported = time.monotonic()
-        while not ended.wait(LOOK):
+        while not ended.wait(self._task.look):
             if not why and (why := self._why_end()):
                 self._run.stop(wait=False)
             if time.monotonic() - reported >= self._task.beat:
