@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from spark_programs import check_pipeline, check_sessions, repository
+from spark_programs import check_pipeline, check_sessions, check_spark_sql, repository
 
 HERE = Path(sys.executable)
 
@@ -20,6 +20,12 @@ def test_a_session_of_the_users_own_reads_writes_and_follows_classic_and_through
 ) -> None:
     repository(tmp_path)
     check_sessions(tmp_path, java_home, how, HERE)
+
+
+@pytest.mark.long
+def test_the_catalog_is_queried_by_the_command_spark_sql(tmp_path: Path, java_home: Path) -> None:
+    repository(tmp_path)
+    check_spark_sql(tmp_path, java_home, HERE)
 
 
 @pytest.mark.long

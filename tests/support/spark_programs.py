@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import percola
 from percola import Table
+from percola.spark import catalog_jar
 
 docs = Table("docs", feed=True)
 title = docs.column("title", str)
@@ -34,9 +37,15 @@ spark.stop()
 from percola.spark import configure
 builder = SparkSession.builder.{how}("local[1]")
 assert configure(builder) is builder
-spark = configure(builder.getOrCreate())
+spark = configure(builder.getOrCreate(), catalogs={{"web": "{repo}"}})
 frame = spark.read.format("percola").options(table="docs", pushFilters="true").load("{repo}")
 print(type(spark).__module__, frame.where("row = 'b'").collect())
+print("SQL", spark.sql("SELECT * FROM web.default.docs WHERE row = 'b'").collect())
+try:
+    spark.sql("CREATE TABLE mine USING percola OPTIONS (path '{repo}', table 'docs')")
+    spark.sql("SELECT * FROM mine").collect()
+except Exception as error:
+    print("refused", str(error).splitlines()[0])
 spark.stop()
 """
 
@@ -92,6 +101,21 @@ def check_sessions(folder: Path, java_home: Path, how: str, python: Path) -> Non
     printed = _run([python, program], folder, java_home, python)
     assert f"{kind} {COPIED}" in printed
     assert f"{kind} [Row(row='b', title='Two')]" in printed
+    assert "SQL [Row(row='b', title='Two')]" in printed
+    assert re.search("refused .*catalog", printed), printed
+
+
+def check_spark_sql(folder: Path, java_home: Path, python: Path) -> None:
+    """The command `spark-sql` queries the catalog that properties name."""
+    words = {
+        "spark.jars": catalog_jar(),
+        "spark.sql.catalog.web": "io.percola.spark.PercolaCatalog",
+        "spark.sql.catalog.web.path": folder / "repo",
+    }
+    properties = [word for name, value in words.items() for word in ("--conf", f"{name}={value}")]
+    query = "SELECT * FROM web.default.docs WHERE row < 'b'; SHOW TABLES IN web"
+    command = [python.with_name("spark-sql"), "--master", "local[1]", *properties, "-e", query]
+    assert _run(command, folder, java_home, python).split() == ["a", "One", "docs", "copies"]
 
 
 def check_pipeline(folder: Path, java_home: Path, python: Path) -> None:
@@ -115,7 +139,7 @@ def check_pipeline(folder: Path, java_home: Path, python: Path) -> None:
         assert {row.key: row[copied] for row in rows} == {"a": "one", "b": "two"}
 
 
-def _run(command: list[Path], folder: Path, java_home: Path, python: Path) -> str:
+def _run(command: Sequence[str | Path], folder: Path, java_home: Path, python: Path) -> str:
     environment = {
         **os.environ,
         "JAVA_HOME": str(java_home),

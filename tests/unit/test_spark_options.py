@@ -43,6 +43,8 @@ def test_a_folder_is_the_same_in_every_process(
     [
         ({"path": "r"}, "No table is named"),
         ({"table": "t"}, "No repository is named"),
+        ({"owner": "root"}, "would enter the table in Spark's own catalog. SQL finds"),
+        ({**HERE, "option.table": "t"}, "would enter the table in Spark's own catalog. SQL"),
         ({**HERE, "path": ""}, "The option path is empty: ''."),
         ({**HERE, "path": "memory:"}, "A memory repository lives in one process"),
         ({**HERE, "atomicty": "row"}, "'atomicty' is not known. Did you mean atomicity?"),

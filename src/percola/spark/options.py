@@ -159,6 +159,11 @@ OF_FEED_SCHEMAS: Final = ("feedColumns", "beforeImages", "envelope")
 
 _BY_NAME: Final = {option.name.lower(): option for option in OPTIONS}
 
+_CATALOG: Final = (
+    "SQL finds the tables of a repository in a catalog of Percola: after "
+    "percola.spark.configure(spark, catalogs={'web': './repo'}) they are web.TABLE."
+)
+
 
 class Options:
     """The validated options of a user, with defaults for the others.
@@ -203,7 +208,7 @@ class Options:
         path = self["path"]
         if path is None:
             raise ConflictingOptionsError(
-                "No repository is named: say where it is, as in load('./repo')."
+                f"No repository is named: say where it is, as in load('./repo'). {_CATALOG}"
             )
         if is_memory(path):
             raise ConflictingOptionsError(
@@ -281,6 +286,11 @@ class Options:
 
 
 def _unknown(name: str) -> str:
+    # What Spark's own catalog adds to the options of a table that it is to keep.
+    if name.lower() == "owner" or name.lower().startswith("option."):
+        return (
+            f"CREATE TABLE … USING percola would enter the table in Spark's own catalog. {_CATALOG}"
+        )
     near = difflib.get_close_matches(name.lower(), _BY_NAME, 1)
     hint = f" Did you mean {_BY_NAME[near[0]].name}?" if near else ""
     known = ", ".join(option.name for option in OPTIONS)
