@@ -8,22 +8,26 @@
 
 from __future__ import annotations
 
-from percola import Table, Transaction, observer
+from percola import DATE, Table, Transaction, decimal_of, observer
 from percola.recipes import MIN, Sums, Tree, top
 
+MONEY = decimal_of(12, 2)
+
 prices = Table("prices")
-price = prices.column("cents", int, observed=True)
+price = prices.column("price", MONEY, observed=True)
+since = prices.column("day", DATE)
 priced_in = prices.column("category", str)
 
 products = Table("products", feed=True)  # other systems can follow its changes
 category = products.column("category", str)
-cents = products.column("cents", int, observed=True)
-before = products.column("before", int, observed=True)
+current = products.column("price", MONEY, observed=True)
+before = products.column("before", MONEY, observed=True)
+priced_on = products.column("day", DATE)
 
 deals = Table("deals")
 percent = deals.column("percent", int)
 
-by_category = Sums("by_category", products, {"cents": int})
+by_category = Sums("by_category", products, {"price": decimal_of(18, 2)})
 cheapest = Tree("cheapest", products, MIN)
 best_deals = Tree("best_deals", products, top(3))
 
@@ -32,29 +36,31 @@ best_deals = Tree("best_deals", products, top(3))
 def newest_price(t: Transaction, row: str) -> None:
     """Bring a product up to date after one of its prices was written, corrected or deleted."""
     product, _, _ = row.partition("/")
-    history = [(one[price], one.get(priced_in)) for one in t.scan(prices, prefix=f"{product}/")]
+    history = [one for one in t.scan(prices, prefix=f"{product}/") if price in one]
     if not history:
-        t.delete(cents, product)
+        t.delete(current, product)
         t.delete(before, product)
         return
-    now, kind = history[-1]
+    newest = history[-1]
     # Written even if nothing changes: of two transactions that write prices of one product at the
     # same time, neither of which sees the other's, one conflicts here and runs again.
-    t.set(cents, product, now)
-    t.set(category, product, kind or "")
+    t.set(current, product, newest[price])
+    t.set(category, product, newest.get(priced_in) or "")
+    if day := newest.get(since):
+        t.set(priced_on, product, day)
     if len(history) > 1:
-        t.set(before, product, history[-2][0])
+        t.set(before, product, history[-2][price])
     else:
         t.delete(before, product)
 
 
-@observer(cents, before)
+@observer(current, before)
 def summarise(t: Transaction, product: str) -> None:
     """Let a product contribute to its category, and enter it in the deals or remove it."""
-    now, earlier, kind = t.get(cents, product), t.get(before, product), t.get(category, product)
-    reduced = 0 if now is None or not earlier else (earlier - now) * 100 // earlier
+    now, earlier, kind = t.get(current, product), t.get(before, product), t.get(category, product)
+    reduced = 0 if now is None or not earlier else int((earlier - now) * 100 // earlier)
     is_deal = reduced >= 20
-    by_category.contribute(t, product, {} if now is None else {kind: {"cents": now}})
+    by_category.contribute(t, product, {} if now is None else {kind: {"price": now}})
     cheapest.contribute(t, product, {} if now is None else {kind: [now, product]})
     best_deals.contribute(t, product, {kind: [[reduced, product]]} if is_deal else {})
     if is_deal:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-import percola
-from catalogue import SCHEMA, price, priced_in
+from datetime import date
+from decimal import Decimal
 
-CHANGES = [("p000", "books", 999), ("p003", "books", 455), ("p060", "books", 700)]
+import percola
+from catalogue import SCHEMA, price, priced_in, since
+
+DAY = date(2026, 11, 22)
+CHANGES = [("p00000", "9.99"), ("p00003", "4.55"), ("p00060", "7.00")]
 
 if __name__ == "__main__":
     with percola.open("./shop", SCHEMA) as repo, repo.transaction() as t:
-        for product, category, now in CHANGES:
-            t.set(price, f"{product}/2026-11-22", now)
-            t.set(priced_in, f"{product}/2026-11-22", category)
+        for product, now in CHANGES:
+            row = f"{product}/{DAY}"
+            t.set(price, row, Decimal(now))
+            t.set(since, row, DAY)
+            t.set(priced_in, row, "books")
     print(f"{len(CHANGES)} prices changed")

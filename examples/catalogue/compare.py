@@ -1,9 +1,8 @@
-"""Compare the derived tables with what the nightly job computes from the same prices."""
+"""Compare the derived tables with what the nightly job computes from the same prices, by SQL."""
 
 from __future__ import annotations
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as f
 
 import nightly
 import percola.spark
@@ -16,18 +15,17 @@ def differing(left: DataFrame, right: DataFrame) -> int:
 
 if __name__ == "__main__":
     builder = SparkSession.builder.config("spark.sql.shuffle.partitions", 4).master("local[2]")
-    spark = percola.spark.configure(builder).getOrCreate()
-
-    def table(name: str) -> DataFrame:
-        return spark.read.format("percola").option("table", name).load("./shop")
-
-    day = f.split_part("row", f.lit("/"), f.lit(2))
-    product = f.split_part("row", f.lit("/"), f.lit(1))
-    prices = table("prices").select(product.alias("product"), "category", day.alias("day"), "cents")
-
-    summary = nightly.categories(prices).select("category", "products", "cents")
-    kept = table("by_category").select("row", "count", "cents")
+    spark = percola.spark.configure(builder, catalogs={"shop": "./shop"}).getOrCreate()
+    prices = spark.sql(
+        "SELECT split_part(row, '/', 1) AS product, category, day, price FROM shop.prices"
+    )
+    current = nightly.current(prices).select("product", "category", "day", "price", "before")
+    kept = spark.sql("SELECT row, category, day, price, before FROM shop.products")
+    print(f"products that differ: {differing(kept, current)} of {kept.count():,}")
+    summary = nightly.categories(prices).select("category", "products", "price")
+    kept = spark.sql("SELECT row, count, price FROM shop.by_category")
     print("categories that differ:", differing(kept, summary))
     deals = nightly.deals(prices).select("product", "percent")
-    print("deals that differ:", differing(table("deals").select("row", "percent"), deals))
+    kept = spark.sql("SELECT row, percent FROM shop.deals")
+    print(f"deals that differ: {differing(kept, deals)} of {kept.count():,}")
     spark.stop()

@@ -14,8 +14,8 @@ if __name__ == "__main__":
     builder = SparkSession.builder.master("local[2]")
     spark = percola.spark.configure(builder).getOrCreate()
     frame = spark.read.parquet("prices.parquet").select(
-        f.concat_ws("/", "product", "day").alias("row"), "category", "cents"
+        f.concat_ws("/", "product", "day").alias("row"), "category", "day", "price"
     )
     frame.write.format("percola").option("table", "prices").mode("append").save("./shop")
-    print("loaded", frame.count(), "prices")
+    print(f"{frame.count():,} prices loaded")
     spark.stop()

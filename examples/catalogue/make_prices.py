@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+from datetime import date
+from decimal import Decimal
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 CATEGORIES = ("books", "games", "music")
-PRODUCTS = 90
+PRODUCTS = 50_000
+CENTS = Decimal("0.01")
 
 
-def rows() -> list[tuple[str, str, str, int]]:
-    """Prices of three days: product, category, the first day of the price, and cents."""
+def rows() -> list[tuple[str, str, date, Decimal]]:
+    """Prices of three days: product, category, the first day of the price, and the price."""
     found = []
     for number in range(PRODUCTS):
-        product, category = f"p{number:03d}", CATEGORIES[number % len(CATEGORIES)]
-        cents = 500 + number * 137 % 4_000
-        found.append((product, category, "2026-11-01", cents))
+        product, category = f"p{number:05d}", CATEGORIES[number % len(CATEGORIES)]
+        price = (500 + number * 137 % 4_000) * CENTS
+        found.append((product, category, date(2026, 11, 1), price))
         if number % 2 == 0:
-            found.append((product, category, "2026-11-08", cents + 100))
+            found.append((product, category, date(2026, 11, 8), price + 1))
         if number % 10 == 0:
-            found.append((product, category, "2026-11-15", cents * 7 // 10))
+            reduced = (price * 7 / 10).quantize(CENTS)
+            found.append((product, category, date(2026, 11, 15), reduced))
     return found
 
 
 if __name__ == "__main__":
     columns = list(zip(*rows(), strict=True))
-    names = ["product", "category", "day", "cents"]
-    types = [pa.string(), pa.string(), pa.string(), pa.int64()]
+    names = ["product", "category", "day", "price"]
+    types = [pa.string(), pa.string(), pa.date32(), pa.decimal128(12, 2)]
     arrays = [pa.array(column, kind) for column, kind in zip(columns, types, strict=True)]
     pq.write_table(pa.table(arrays, names=names), "prices.parquet")
-    print(f"{len(arrays[0])} prices of {PRODUCTS} products")
+    print(f"{len(arrays[0]):,} prices of {PRODUCTS:,} products")

@@ -11,7 +11,7 @@ def current(prices: DataFrame) -> DataFrame:
     by_day = Window.partitionBy("product").orderBy("day")
     newest = Window.partitionBy("product").orderBy(f.desc("day"))
     return (
-        prices.withColumn("before", f.lag("cents").over(by_day))
+        prices.withColumn("before", f.lag("price").over(by_day))
         .withColumn("age", f.row_number().over(newest))
         .where("age = 1")
         .drop("age")
@@ -25,15 +25,15 @@ def categories(prices: DataFrame) -> DataFrame:
         .groupBy("category")
         .agg(
             f.count("*").alias("products"),
-            f.sum("cents").alias("cents"),
-            f.min("cents").alias("lowest"),
+            f.sum("price").alias("price"),
+            f.min("price").alias("lowest"),
         )
     )
 
 
 def deals(prices: DataFrame) -> DataFrame:
     """The products whose last change of price was a reduction by a fifth or more, in percent."""
-    percent = f.expr("cast((before - cents) * 100 div before as bigint)")
+    percent = f.expr("(before - price) * 100 div before")
     return (
         current(prices)
         .where("before is not null")
@@ -49,6 +49,6 @@ if __name__ == "__main__":
     spark = builder.master("local[2]").getOrCreate()
     prices = spark.read.parquet("prices.parquet")
     for row in categories(prices).orderBy("category").collect():
-        print(f"{row.category}: {row.products} products, {row.cents} cents, from {row.lowest}")
-    print(deals(prices).count(), "deals")
+        print(f"{row.category}: {row.products:,} products, {row.price:,} in all, from {row.lowest}")
+    print(f"{deals(prices).count():,} deals")
     spark.stop()

@@ -12,8 +12,8 @@ if __name__ == "__main__":
     with percola.open("./shop", create=False) as repo, repo.snapshot() as now:
         summary = by_category.get(now, name)
         lowest, product = cheapest.get(now, name)
-        print(f"{name}: {summary.count} products, on average {summary.mean('cents'):.0f} cents")
-        history = [one[price] for one in now.scan(prices, prefix=f"{product}/")]
-        print(f"cheapest: {product}, {lowest} cents; its prices: {history}")
+        print(f"{name}: {summary.count:,} products, on average {summary.mean('price'):.2f}")
+        history = [str(one[price]) for one in now.scan(prices, prefix=f"{product}/")]
+        print(f"cheapest: {product}, {lowest}; its prices: {', '.join(history)}")
         for reduced, product in best_deals.get(now, name) or []:
             print(f"deal: {product}, {reduced} % off")
