@@ -20,6 +20,7 @@ from percola import PercolaError
 
 NAMES: Final = {
     "fig7": "figure 7: clustering delay by crawl rate: Percola, Spark and other systems",
+    "fig7_hbase": "figure 7 on HBase, at 100,000 documents, beside Spark's batch jobs",
     "oracle": "§2.3: timestamps a second and their latency, over clients and processes",
     "fig8_lmdb": "figure 8: single-cell reads and writes, Percola and raw LMDB in turn",
     "fig8_network": "figure 8 on HBase and on Bigtable's emulator, with an oracle and ZooKeeper",
@@ -35,6 +36,7 @@ NAMES: Final = {
     "index": "the web index at the size of a crawl: stages, latencies, growth, a recrawl",
     "spark_read": "spark.read: rows a second of a snapshot, beside batches that are there already",
     "spark_feed": "spark.readStream: what a table's feed adds to a micro-batch, and costs writers",
+    "fleet": "workers on Spark: what up to 256 of them cost while there is nothing to do",
     "tpch": "TPC-H's 22 queries through the catalog for Spark SQL, beside Parquet files",
     "tpch_recipes": "five queries of TPC-H kept by recipes: changes a second, answers as Spark's",
     "spark_write": "df.write: rows a second into LMDB, by row, by chunk and as one transaction",
@@ -47,6 +49,7 @@ NAMES: Final = {
     "articles": "the web index: how much of articles is taken for their text, on 181 pages",
     "repeated": "the web index: the text of pages without what their hosts repeat around it",
     "search": "the web index: nDCG@10 of judged queries on two documentations, beside plain BM25",
+    "exporters": "the web index on OpenSearch: documents a second by one exporter and by two",
     "checker": "the history checkers: transactions a second, by timestamps and by cycles",
 }
 
@@ -102,7 +105,9 @@ def main(arguments: list[str]) -> int:
         parser.error("--calibrate is for the benchmark scale alone: name that one, and no other")
     # So that processes and folders go with this one when it is told to stop.
     signal.signal(signal.SIGTERM, _interrupt)
-    console = Console(highlight=False, soft_wrap=False)
+    # In a file nothing says how wide a table may be, and 80 columns cut the larger ones.
+    width = None if sys.stdout.isatty() else 120
+    console = Console(highlight=False, soft_wrap=False, width=width)
     for name in options.names or NAMES:
         more: dict[str, Any] = {} if options.crawl is None else {"crawl": options.crawl}
         if options.documents is not None:

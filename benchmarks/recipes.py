@@ -5,6 +5,8 @@
     tree        from the commit that takes the largest of all contributions back until the next
                 largest one is the aggregate, by the number of contributors
     join        how long other rows wait while a dimension row with many dependants changes
+    touched     cells that are read and written for a change and all that follows from it, with few
+                rows and with many: of sums, of the tree, and of the index that the join uses
 
 Everything is on LMDB with relaxed durability; workers are processes with one thread, and what they
 answer is loaded before they start in `sums` and `hot`, so that only their work is measured.
@@ -38,13 +40,17 @@ from benchmarks.measure import (
     temporary_folder,
     write_json,
 )
-from percola import Repository, Table, Transaction, Worker, observer
+from percola import Column, Repository, Table, Transaction, Worker, observer
+from percola.coordination.memory import MemoryCoordination
 from percola.recipes import MAX, Index, Sums, Tree, check
+from percola.store.counting import ENTRIES, MUTATE, READ, SCAN, Count, CountedStore, StoreCalls
 
 GROUPS: Final = 1_000_000
 HOT: Final = 4
 BATCH: Final = 64
 _COMMIT: Final = 500
+_HOT_CHANGES: Final = 100_000
+_PAIRS: Final = 10
 _WAIT_SECONDS: Final = 120.0
 
 facts: Final = Table("facts")
@@ -180,9 +186,43 @@ def _process(target: Any, folder: Path) -> Iterator[Connection]:
 # --- Measurements -------------------------------------------------------------------------
 
 
-def _load(repo: Repository, changes: int, groups: int, seed: int) -> None:
+def _touched(
+    repo: Repository, column: Column[str, Any], changes: Sequence[tuple[str, Any]]
+) -> float:
+    """Cells that are read and written for a change of a row, and all that follows from it."""
+    calls, context = StoreCalls(), repo.context
+    store = CountedStore(context.store, calls)
+    counted = Repository("counted", store, context.oracle, MemoryCoordination(), SCHEMA)
+    worker = Worker(counted, OBSERVERS, threads=1)
+    worker.run_until_idle()
+    before = calls.counts()
+    for row, value in changes:
+        with counted.transaction() as t:
+            t.set(column, row, value)
+        worker.run_until_idle()
+    after = calls.counts()
+    found = sum(
+        count.cells - before.get(key, Count()).cells
+        for key, count in after.items()
+        if key[1] in (READ, SCAN, ENTRIES, MUTATE)
+    )
+    return found / len(changes)
+
+
+def _growth(
+    what: str, sizes: Sequence[int], cells: Sequence[float], most: float
+) -> Iterator[Figure]:
+    """A line for each size; at the last, at most so many times the cells of the first."""
+    name = f"cells that a change touches, {what}"
+    for size, each in zip(sizes, cells, strict=True):
+        bound = most * cells[0]
+        aim = f"≤ {bound:,.1f}" if size == sizes[-1] else ""
+        yield Figure(name, size, each, "cells", aim, each <= bound)
+
+
+def _load(repo: Repository, numbers: range, groups: int, seed: int) -> None:
     rng = random.Random(seed)
-    for low in range(0, changes, _COMMIT):
+    for low in range(numbers.start, numbers.stop, _COMMIT):
         with repo.transaction() as t:
             for number in range(low, low + _COMMIT):
                 row = f"f{number:07}"
@@ -190,16 +230,22 @@ def _load(repo: Repository, changes: int, groups: int, seed: int) -> None:
                 t.set(amount, row, rng.randrange(1_000))
 
 
-def measure_sums(repo: Repository, folder: Path, changes: int) -> list[Figure]:
+def measure_sums(repo: Repository, folder: Path, sizes: Sequence[int]) -> list[Figure]:
     """Changes a second, over many groups by one worker and over few by two."""
-    figures = []
-    _load(repo, changes, GROUPS, 1)
-    with _process(_drain, folder) as pipe:
-        pipe.send("go")
-        _, _, seconds = pipe.recv()
-    rate = changes / seconds
+    figures: list[Figure] = []
+    cells, known, rate = [], 0, 0.0
+    for size in sizes:
+        _load(repo, range(known, size), GROUPS, 1)
+        with _process(_drain, folder) as pipe:
+            pipe.send("go")
+            _, _, seconds = pipe.recv()
+        rate = (size - known) / seconds
+        known = size
+        cells.append(_touched(repo, amount, [(f"f{n:07}", n) for n in range(2 * _PAIRS)]))
+    figures += _growth("sums", sizes, cells, 1.5)
     wide = Figure("sums, 1 worker", GROUPS, rate, "changes/s", "≥ 8,000", rate >= 8_000)
-    _load(repo, changes, HOT, 2)
+    changes = min(known, _HOT_CHANGES)
+    _load(repo, range(changes), HOT, 2)
     with _process(_drain, folder) as one, _process(_drain, folder) as other:
         one.send("go")
         other.send("go")
@@ -220,7 +266,7 @@ def measure_tree(
     repo: Repository, folder: Path, sizes: Sequence[int], times: int, console: Console
 ) -> list[Figure]:
     """Take the largest contribution back, and wait for the next largest one."""
-    figures, known = [], 0
+    figures, cells, known = [], [], 0
     for size in sizes:
         with console.status(f"Recipes: a tree of {size:,} contributors …"):
             for low in range(known, size, _COMMIT):
@@ -229,6 +275,8 @@ def measure_tree(
                         t.set(bid, f"b{number:07}", number)
             known = size
             Worker(repo, OBSERVERS, threads=1).run_until_idle()
+        # The largest of all and small again, in turn.
+        cells.append(_touched(repo, bid, [("b0000007", 10 * size), ("b0000007", 7)] * _PAIRS))
         taken = []
         with _process(_serve, folder):
             for number in range(size - 1, size - 1 - times, -1):
@@ -245,7 +293,7 @@ def measure_tree(
             Figure("largest taken back, median", size, median, "ms", "", True),
             Figure("largest taken back, p99", size, p99, "ms", "≤ 5", p99 <= 5),
         ]
-    return figures
+    return [*figures, *_growth("tree", sizes, cells, 2.5)]
 
 
 def _best(repo: Repository) -> int:
@@ -253,17 +301,24 @@ def _best(repo: Repository) -> int:
     return -1 if found is None else int(found[0])
 
 
-def measure_join(repo: Repository, folder: Path, dependants: int, console: Console) -> list[Figure]:
+def measure_join(
+    repo: Repository, folder: Path, sizes: Sequence[int], console: Console
+) -> list[Figure]:
     """Change a row with many dependants; meanwhile others change, and wait for their answer."""
-    with console.status(f"Recipes: {dependants:,} dependants …"):
-        for low in range(0, dependants, _COMMIT):
-            with repo.transaction() as t:
-                for number in range(low, low + _COMMIT):
-                    t.set(refers, f"l{number:07}", "hub")
-        with repo.transaction() as t:
-            t.set(refers, "other", "lone")
-        Worker(repo, OBSERVERS, threads=1).run_until_idle()
-    taken = []
+    cells, known = [], 0
+    with repo.transaction() as t:
+        t.set(refers, "other", "lone")
+    for size in sizes:
+        with console.status(f"Recipes: {size:,} dependants …"):
+            for low in range(known, size, _COMMIT):
+                with repo.transaction() as t:
+                    for number in range(low, low + _COMMIT):
+                        t.set(refers, f"l{number:07}", "hub")
+            known = size
+            Worker(repo, OBSERVERS, threads=1).run_until_idle()
+        pair = [("l0000007", "else"), ("l0000007", "hub")]
+        cells.append(_touched(repo, refers, pair * _PAIRS))
+    dependants, taken = known, []
     with _process(_serve, folder):
         with repo.transaction() as t:
             t.set(price, "hub", 7)
@@ -278,6 +333,7 @@ def measure_join(repo: Repository, folder: Path, dependants: int, console: Conso
         drained = time.perf_counter() - began
     p99 = 1e3 * percentile(sorted(taken), 0.99)
     return [
+        *_growth("index", sizes, cells, 1.5),
         Figure("all dependants told", dependants, drained, "s", "", True),
         Figure("others meanwhile, p99", dependants, p99, "ms", "≤ 100", p99 <= 100),
     ]
@@ -318,15 +374,14 @@ def _told(figures: list[Figure], console: Console) -> list[Figure]:
 def run(console: Console, *, quick: bool) -> None:
     """Measure, print the table, leave the figures as JSON; an error if a table is wrong."""
     circumstances = conditions()
-    changes, dependants, times = (4_000, 5_000, 20) if quick else (100_000, 1_000_000, 200)
-    sizes = (1_000, 5_000) if quick else (10_000, 1_000_000)
+    sizes, times = ((1_000, 5_000), 20) if quick else ((10_000, 1_000_000), 200)
     with temporary_folder() as folder:
         place = folder / "repo"
         with percola.open(place, SCHEMA, durability="relaxed") as repo:
             with console.status("Recipes: sums …"):
-                figures = _told(measure_sums(repo, place, changes), console)
+                figures = _told(measure_sums(repo, place, sizes), console)
             figures += _told(measure_tree(repo, place, sizes, times, console), console)
-            figures += _told(measure_join(repo, place, dependants, console), console)
+            figures += _told(measure_join(repo, place, sizes, console), console)
             with console.status("Recipes: recomputing everything …"):
                 Worker(repo, OBSERVERS, threads=1).run_until_idle()
                 wrong = check(repo, [sums, best, referring])
