@@ -2,9 +2,8 @@
 
 `benchmarks/scale.json` holds what other benchmarks measured, with the conditions of each run:
 
-    fig8          processor time of client, servers and oracle, and rates, by threads
-    fig8_quiet    rates and stages of the run in docs/benchmarks.md, which had the machine alone,
-                  and the `lines` of another one; in both the oracle still spoke gRPC
+    fig8          processor time of client, servers and oracle, and rates, by threads; and the
+                  stages of one thread, in milliseconds
     fig9          the brokerage on HBase, by client processes
     oracle        processor time of a call: a draw, a lock taken or given back
     stated        figures of docs/benchmarks.md and of the code's settings, each with its source
@@ -77,6 +76,11 @@ def _fig8(figures: dict[str, Any], found: Mapping[str, Any]) -> None:
         for one in found["figures"]
         if one["store"] == "HBase" and one["per"] == "second of the clock"
     }
+    capacity = {
+        one["operation"]: one
+        for one in found["figures"]
+        if one["store"] == "HBase" and one["per"] != "second of the clock"
+    }
     lines: dict[str, Any] = {}
     for one in found["processor_ms"]["HBase"]:
         rate = rates[OPERATIONS[one["operation"]], one["threads"]]
@@ -87,7 +91,17 @@ def _fig8(figures: dict[str, Any], found: Mapping[str, Any]) -> None:
             }
             for side in ("raw", "percola")
         }
-    figures["fig8"] = {"source": _source(found), "lines": lines}
+    figures["fig8"] = {
+        "source": _source(found),
+        "lines": lines,
+        "raw_a_second_of_servers": {
+            name: round(capacity[shown]["raw_per_second"], 1) for name, shown in OPERATIONS.items()
+        },
+        "stages": {
+            name: [[stage, round(1000 * seconds, 4)] for stage, seconds in stages]
+            for name, stages in found["seconds"]["HBase"].items()
+        },
+    }
 
 
 def _fig9(figures: dict[str, Any], found: Mapping[str, Any]) -> None:
@@ -155,9 +169,7 @@ class CallCosts:
         )
 
 
-def call_costs(
-    figures: Mapping[str, Any], part: str, threads: int, *, run: str = "fig8"
-) -> CallCosts:
+def call_costs(figures: Mapping[str, Any], part: str, threads: int) -> CallCosts:
     """Solve figure 8's four lines for the costs of a call.
 
     A read is one call, and alone one with a draw; a written cell is two mutations of a row and two
@@ -165,7 +177,7 @@ def call_costs(
     read costs is not measured there: its share of a first one is stated in docs/hbase.md.
     """
     spent = {
-        name: figures[run]["lines"][name][str(threads)]["percola"][part] for name in OPERATIONS
+        name: figures["fig8"]["lines"][name][str(threads)]["percola"][part] for name in OPERATIONS
     }
     read = spent["read"]
     draw = max(0.0, spent["read alone"] - read)

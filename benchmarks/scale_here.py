@@ -12,7 +12,7 @@ for how long the kernel says that each part waited for a core.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 from benchmarks.scale_calls import of_brokerage
@@ -86,76 +86,74 @@ def on_one_machine(steps: Sequence[Step], load: Load, cores: int, seed: int = 0)
     return simulate(stations, visits, load, seconds=seconds, warm=seconds / 10, seed=seed)
 
 
-def _quiet_steps(figures: Mapping[str, Any], name: str, threads: int) -> list[Step]:
+_DRAWS: Final = ("start_ts", "commit_ts")
+_LOGGED: Final = "commit, primary"
+"""The write that waits for the store's log: the primary's lock is not in it (decision 068)."""
+
+
+def _steps(figures: Mapping[str, Any], name: str, threads: int) -> list[Step]:
     """The steps of an operation with so many threads, from the stages of one thread.
 
-    A stage is processor time but for the disk's sync. The client's share of it is that of the run
-    in which parts were measured; with many threads a call is as much cheaper as the raw store's.
+    A stage is processor time but for the log's sync. The client's share of it is that of the same
+    run's processor times; with many threads a call is as much cheaper as the raw store's.
     """
-    quiet = figures["fig8_quiet"]
-    lines = quiet["lines"]
-    sync = quiet["sync_ms"]
-    client, servers = (
-        call_costs(figures, part, 1, run="fig8_quiet") for part in ("client", "servers")
-    )
+    run = figures["fig8"]
+    lines, sync = run["lines"], run["source"]["sync_ms"]
+    client, servers = (call_costs(figures, part, 1) for part in ("client", "servers"))
     oracle = lines["read alone"]["1"]["percola"]["oracle"]
-    shares = {
-        "draw": client.draw / (client.draw + oracle),
-        "mutate": client.mutate / (client.mutate + servers.mutate),
-        "read": client.read / (client.read + servers.read),
-    }
     raw = "read" if "read" in name else "write"
 
     def processor(line: str, wait: float) -> float:
         """Of the raw store: with one thread all but the sync, with many what both sides compute."""
         if threads == 1:
-            return float(1000 / quiet["rates"][line]["1"][0] - wait)
+            return float(1000 / lines[line]["1"]["raw"]["per_second"] - wait)
         both = lines[line][str(threads)]["raw"]
-        servers_ms = 1000 / quiet["servers_per_second_16"][line][0]
+        servers_ms = 1000 / run["raw_a_second_of_servers"][line]
         return float(servers_ms * (1 + both["client"] / both["servers"]))
 
-    alone = 1000 / quiet["rates"][raw]["1"][0] - (sync if raw == "write" else 0.0)
-    cheaper = processor(raw, sync if raw == "write" else 0.0) / alone
+    logged = sync if raw == "write" else 0.0
+    alone = 1000 / lines[raw]["1"]["raw"]["per_second"] - logged
+    cheaper = processor(raw, logged) / alone
     rows = processor("write five", sync) / processor("write", sync)
-    stages = quiet["stages"]["write" if raw == "write" else name]
+    java = lines[raw]["1"]["raw"]["client"] * cheaper
     found = []
-    for kind, ms in stages:
-        if kind == "python":
+    for stage, ms in run["stages"]["write" if raw == "write" else name]:
+        if stage == "Python":
             found.append(Step(ms, 0.0, ms))
-            continue
-        wait = sync if kind == "mutate" else 0.0
-        took = (ms - wait) * (1.0 if kind == "draw" else cheaper)
-        mine = took * shares[kind]
-        java = lines[raw]["1"]["raw"]["client"] * cheaper
-        step = Step(mine, took - mine, max(0.0, mine - java), wait, shared=kind == "draw")
-        found.append(step)
-        if name == "write five" and kind == "mutate":
-            # The other four rows go in one call, which costs more as the raw store's does.
-            found.append(
-                replace(
-                    step, client=mine * rows, others=step.others * rows, python=step.python * rows
-                )
+        elif stage in _DRAWS:
+            mine = ms * client.draw / (client.draw + oracle)
+            found.append(Step(mine, ms - mine, max(0.0, mine - java), shared=True))
+        else:
+            ours, theirs = (
+                (client.read, servers.read) if stage == "read" else (client.mutate, servers.mutate)
             )
+            wait = sync if stage == _LOGGED else 0.0
+            took = (ms - wait) * cheaper
+            mine = took * ours / (ours + theirs)
+            step = Step(mine, took - mine, max(0.0, mine - java), wait)
+            found.append(step)
+            if name == "write five":
+                # The other four rows go in one call, which costs more as the raw store's does.
+                found.append(Step(mine * rows, step.others * rows, step.python * rows, sync))
     return found
 
 
 def figure_8(figures: Mapping[str, Any]) -> list[Prediction]:
     """Sixteen threads from one, and five cells from one cell."""
-    quiet = figures["fig8_quiet"]
+    run = figures["fig8"]
     found = []
     for name, shown in OPERATIONS.items():
         for threads in (1, THREADS):
             if threads == 1 and name != "write five":
                 continue  # That is what the stages are.
-            outcome = on_one_machine(
-                _quiet_steps(figures, name, threads), Load(1, threads), quiet["cores"]
-            )
+            steps = _steps(figures, name, threads)
+            outcome = on_one_machine(steps, Load(1, threads), run["source"]["cores"])
             found.append(
                 Prediction(
                     f"fig8: {shown}, {threads} thread{'s' if threads > 1 else ''}",
                     "/s",
                     outcome.per_second,
-                    quiet["rates"][name][str(threads)][1],
+                    run["lines"][name][str(threads)]["percola"]["per_second"],
                     "stages of one thread" + (" writing one cell" if "five" in name else ""),
                 )
             )
