@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
-from percola.cells import SYSTEM_MARK, Cell, Kind
+from percola.cells import SYSTEM_MARK, Cell, Kind, LockRecord
 from percola.errors import DamagedRecordError, SnapshotTooOldError, ValueTooLargeError
 
 _RECORD_ROOM: Final = 4096
@@ -259,6 +259,44 @@ class FeedIndex(Protocol):
         """
 
 
+CommitCell: TypeAlias = tuple[bytes, int, "bytes | None", bool]
+"""One cell of a commit: (column, op, value, whether committing it puts a notify entry)."""
+
+
+class CommitRow(NamedTuple):
+    """What a transaction in two phases writes in a row.
+
+    Attributes:
+        cells: puts of values up to `percola.cells.INLINE_BYTES`, and deletes.
+        answered: entries that the commit of the row deletes.
+    """
+
+    table: str
+    row: bytes
+    cells: Sequence[CommitCell]
+    answered: Sequence[Put | Delete]
+
+
+class PreparedCommit(Protocol):
+    """A commit that the store sends by itself: see `Store.prepare_commit`.
+
+    Each method is one phase. It sends the first attempt of each row's mutation, the primary's row
+    first and the others only once that was applied, and sends nothing after one that was not. For
+    each row, in the order given, it returns whether it was applied: True; False if it certainly
+    was not and will not be; None if that is unknown. All that follows from False or None is the
+    caller's.
+    """
+
+    def prewrite(self, seconds: float) -> Sequence[bool | None]:
+        """Lock the rows. What is not sent within `seconds` is not sent at all: False."""
+
+    def commit(self, commit_ts: int) -> Sequence[bool | None] | None:
+        """Replace the locks by write records; None if nothing was sent.
+
+        To be called once all rows are locked and commit_ts was drawn after that.
+        """
+
+
 class Store(ABC):
     """The storage interface: see the module docstring for the guarantees of its methods."""
 
@@ -283,6 +321,9 @@ class Store(ABC):
     feed_index: FeedIndex | None = None
     """Where the feeds are in the rows: the index of feeds and locks by time."""
 
+    prepared_cells: int = 0
+    """The most cells of a commit that `prepare_commit` may take; 0: none."""
+
     latest_arrival: float = 0.0
     """How long, in seconds, a call may still take effect after its caller has given up or died.
     0 where no call outlives its caller, as in an embedded store."""
@@ -303,6 +344,18 @@ class Store(ABC):
         nothing of the batch written, OutcomeUnknownError if the store did not answer (some
         rows may have been applied), other StoreErrors if it refused.
         """
+
+    def prepare_commit(
+        self, start_ts: int, lock: LockRecord, rows: Sequence[CommitRow]
+    ) -> PreparedCommit | None:
+        """Prepare to send a commit, of up to `prepared_cells` cells; None: by `mutate`, as always.
+
+        Sent are the mutations that `percola.transactions.two_phase` sends by `mutate` if nothing
+        is unusual, with volatile locks in the primary's row, for a fraction of the client's
+        time. `lock` is the lock of the primary, which is the first cell of the first row. Raises
+        as `mutate`, with nothing sent.
+        """
+        return None
 
     @abstractmethod
     def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:

@@ -26,9 +26,17 @@ from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from typing import Final, NamedTuple
 
-from percola.cells import Cell, Kind
+from percola.cells import Cell, Kind, LockRecord
 from percola.platform import fork_safety as forks
-from percola.store.base import CellState, ChangedRow, RowMutation, Store, Tablet
+from percola.store.base import (
+    CellState,
+    ChangedRow,
+    CommitRow,
+    PreparedCommit,
+    RowMutation,
+    Store,
+    Tablet,
+)
 from percola.store.forwarding import ForwardingStore
 
 READ: Final = "read"
@@ -112,10 +120,17 @@ class CountedStore(ForwardingStore):
     def __init__(self, inner: Store, calls: StoreCalls) -> None:
         super().__init__(inner)
         self.calls = calls
+        self.prepared_cells = inner.prepared_cells
 
     def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
         self.calls.note(MUTATE, len(batch), sum(len(one.changes) for one in batch))
         return self.inner.mutate(batch)
+
+    def prepare_commit(
+        self, start_ts: int, lock: LockRecord, rows: Sequence[CommitRow]
+    ) -> PreparedCommit | None:
+        prepared = self.inner.prepare_commit(start_ts, lock, rows)
+        return None if prepared is None else _CountedCommit(prepared, self.calls, rows)
 
     def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
         self.calls.note(READ, len({(table, row) for table, row, _ in cells}), len(cells))
@@ -194,3 +209,35 @@ class CountedStore(ForwardingStore):
     def tablets(self, table: str) -> list[Tablet]:
         self.calls.note(OTHER, 0, 0)
         return self.inner.tablets(table)
+
+
+class _CountedCommit:
+    """Counts a commit that its store sends by itself as the calls of `mutate` that it replaces."""
+
+    def __init__(
+        self, commit: PreparedCommit, calls: StoreCalls, rows: Sequence[CommitRow]
+    ) -> None:
+        self._commit = commit
+        self._calls = calls
+        self._rows = rows
+
+    def prewrite(self, seconds: float) -> Sequence[bool | None]:
+        applied = self._commit.prewrite(seconds)
+        self._note(applied, [len(one.cells) for one in self._rows])
+        return applied
+
+    def commit(self, commit_ts: int) -> Sequence[bool | None] | None:
+        applied = self._commit.commit(commit_ts)
+        if applied is not None:
+            # A write record and the removal of a lock for each cell, and notify entries.
+            changes = [
+                sum(2 + observed for *_, observed in one.cells) + len(one.answered)
+                for one in self._rows
+            ]
+            self._note(applied, changes)
+        return applied
+
+    def _note(self, applied: Sequence[bool | None], changes: Sequence[int]) -> None:
+        self._calls.note(MUTATE, 1, changes[0])
+        if applied[0] and len(changes) > 1:
+            self._calls.note(MUTATE, len(changes) - 1, sum(changes[1:]))

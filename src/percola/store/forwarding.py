@@ -1,8 +1,8 @@
 """§2.1: stores that pass every call on to another store, to be subclassed.
 
 A subclass overrides the methods that it counts, delays or refuses. The optional methods of
-`percola.store.capabilities` are not passed on: a reader calls the contract's methods instead, so
-that a subclass sees every call.
+`percola.store.capabilities` and `Store.prepare_commit` are not passed on: a reader or committer
+calls the contract's other methods instead, so that a subclass sees every call.
 """
 
 from __future__ import annotations

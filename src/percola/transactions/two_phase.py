@@ -28,6 +28,12 @@ conditional on the primary's (P5), and a lost lock does not return. For that
 * only the first attempt of a prewrite is volatile. After a lost reply the locks are put again,
   durably. Else that attempt, arriving late, would lock a cell again whose lock was lost, and which
   has been read at timestamps above the commit_ts.
+
+A store may send the mutations of the usual case by itself, each phase in one call
+(`Store.prepare_commit`), in the same order: the first attempts of the prewrites, later those of the
+commits. It says of each row whether it was changed. What follows is done here, from there on: for a
+row that was certainly not changed as if nothing had been sent yet, for one whose reply was lost as
+if `Store.mutate` had just raised OutcomeUnknownError.
 """
 
 from __future__ import annotations
@@ -60,7 +66,7 @@ from percola.errors import (
     SnapshotTooOldError,
     StoreError,
 )
-from percola.store.base import Condition, Delete, Put, RowMutation
+from percola.store.base import CommitRow, Condition, Delete, PreparedCommit, Put, RowMutation
 from percola.store.remote.feed_index import pending_put
 from percola.transactions.context import TransactionContext
 from percola.transactions.lock_resolver import Fate, commit_changes
@@ -114,6 +120,8 @@ class TwoPhaseCommit:
         self._primary = next(changing, next(iter(writes), None))
         self._locked: list[Cell] = []
         self._uncertain = False
+        # Whether the next mutation was sent already, and its reply lost.
+        self._reply_is_lost = False
         self.unfinished: StoreError | None = None
         # Notify and failed entries to remove once this has committed.
         self._answered: dict[_Row, list[Put | Delete]] = {}
@@ -142,8 +150,12 @@ class TwoPhaseCommit:
                 rows.setdefault((cell.table, cell.row), []).append(cell)
             groups = list(rows.values())
             try:
-                self.prewrite(groups[:1], primary)
-                self.prewrite(groups[1:], primary)
+                prepared = self._prepare(groups, primary)
+                if prepared is None:
+                    self.prewrite(groups[:1], primary)
+                    self.prewrite(groups[1:], primary)
+                else:
+                    self._prewrite_prepared(prepared, groups, primary)
                 # After the last lock is in place: either this sees a new safe point, or every
                 # record that the locks could conflict with was still there (P12,
                 # `percola.gc.collector`).
@@ -159,18 +171,100 @@ class TwoPhaseCommit:
             except BaseException:
                 self.undo(primary)
                 raise
-            if self.commit_primary(groups[0], primary, commit_ts) and not self._has_notify_table:
-                del self._answered.get((primary.table, primary.row), [])[:_ANSWERS]
+            sent = None if prepared is None else prepared.commit(commit_ts)
+            if sent is not None and sent[0]:
+                self._answered.pop((primary.table, primary.row), None)
+            else:
+                self._reply_is_lost = sent is not None and sent[0] is None
+                if (
+                    self.commit_primary(groups[0], primary, commit_ts)
+                    and not self._has_notify_table
+                ):
+                    del self._answered.get((primary.table, primary.row), [])[:_ANSWERS]
             self._mark("primary committed")
-            groups = groups[1:]
+            groups = groups[1:] if sent is None else self._left(groups[1:], sent[1:])
         self.commit_secondaries(groups, commit_ts)
         if notified:
             context.changed(notified)
         return commit_ts
 
+    def _mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
+        if self._reply_is_lost:
+            self._reply_is_lost = False
+            raise OutcomeUnknownError("No reply came to what the store has sent by itself.")
+        return self._context.store.mutate(batch)
+
     def _mark(self, stage: str) -> None:
         if self._marks is not None:
             self._marks.append((stage, time.time_ns()))
+
+    # --- What the store sends by itself ---------------------------------------------------
+
+    def _prepare(self, groups: Sequence[Sequence[Cell]], primary: Cell) -> PreparedCommit | None:
+        """Have the store send the first attempts by itself, if nothing about them is unusual."""
+        store = self._context.store
+        if (
+            len(self._writes) > store.prepared_cells
+            # The time of each step is asked for, or record and locks have more in them.
+            or self._marks is not None
+            or self._silent
+            or self._has_notify_table
+            or not self._is_volatile
+        ):
+            return None
+        rows: list[CommitRow] = []
+        for cells in groups:
+            written = []
+            for cell in cells:
+                op, value = self._writes[cell]
+                if op == _LOCK or (value is not None and len(value) > INLINE_BYTES):
+                    return None
+                written.append((cell.column, op, value, self._is_observed(cell)))
+            table, row = cells[0].table, cells[0].row
+            rows.append(CommitRow(table, row, written, self._answered.get((table, row), ())))
+        return store.prepare_commit(self._start_ts, self._lock(primary, primary), rows)
+
+    def _prewrite_prepared(
+        self, prepared: PreparedCommit, groups: Sequence[Sequence[Cell]], primary: Cell
+    ) -> None:
+        """Have the store lock the rows, and do as `prewrite` where it could not."""
+        self._uncertain = True  # Also if the call is interrupted.
+        applied = prepared.prewrite(self._context.ttl_ms / 3000)
+        self._uncertain = False
+        for cells, done in zip(groups, applied, strict=True):
+            if done:
+                self._locked += cells
+        if applied[0]:
+            self._refresh_if_due(primary)
+        if all(applied):
+            return
+        for part in (slice(0, 1), slice(1, None)):
+            # First those of which it is unknown, so that `undo` knows of them.
+            for outcome in (None, False):
+                left = [
+                    cells
+                    for cells, done in zip(groups[part], applied[part], strict=True)
+                    if done is outcome
+                ]
+                if left:
+                    self._reply_is_lost = outcome is None
+                    self.prewrite(left, primary)
+
+    def _left(
+        self, groups: Sequence[list[Cell]], committed: Sequence[bool | None]
+    ) -> list[list[Cell]]:
+        """The rows that are still to be committed: those that the store has not committed.
+
+        If that is unknown, a row is left to its readers, as after a lost reply to `mutate`.
+        """
+        left = []
+        for cells, done in zip(groups, committed, strict=True):
+            if done is False:
+                left.append(cells)
+            else:
+                # Its answered entries went with it.
+                self._answered.pop((cells[0].table, cells[0].row), None)
+        return left
 
     # --- Phase one ----------------------------------------------------------------------
 
@@ -178,12 +272,11 @@ class TwoPhaseCommit:
         """Lock whole rows, figure 6's Prewrite(); raises ConflictError at the first refusal."""
         if not groups:
             return
-        context = self._context
         for batch in batches(self._prewrite_row(cells, primary) for cells in groups):
             waiting = batch
             for _ in range(_ATTEMPTS):
                 try:
-                    applied = context.store.mutate(waiting)
+                    applied = self._mutate(waiting)
                 except OutcomeUnknownError:
                     self._uncertain = True
                     applied = [False] * len(waiting)
@@ -417,7 +510,7 @@ class TwoPhaseCommit:
         unknown = False
         for _ in range(_ATTEMPTS):
             try:
-                if context.store.mutate([mutation])[0]:
+                if self._mutate([mutation])[0]:
                     return True
                 if self._has_committed(primary, commit_ts):
                     return False

@@ -21,6 +21,7 @@ from tests.simulation.mutants.locking import LOCKING
 from tests.simulation.mutants.mutant import Mutant
 from tests.simulation.mutants.notifying import NOTIFYING
 from tests.simulation.mutants.outcomes import OUTCOMES
+from tests.simulation.mutants.prepared import PREPARED
 from tests.simulation.mutants.reading import READING
 from tests.simulation.mutants.recipes import RECIPES
 from tests.simulation.mutants.timestamps import TIMESTAMPS
@@ -40,6 +41,7 @@ MUTANTS: dict[str, Mutant] = {
         BATCHING,
         RECIPES,
         VOLATILE,
+        PREPARED,
     )
     for one in section
 }

@@ -414,6 +414,9 @@ class _JointCommit(TwoPhaseCommit):
                 with contextlib.suppress(StoreError):
                     self._row.refresh(run, self._seen)
 
+    def _prepare(self, groups: Sequence[Sequence[Cell]], primary: Cell) -> None:
+        """None: its commit point is another."""
+
     def _commit_point(self, cells: Sequence[Cell], primary: Cell, commit_ts: int) -> RowMutation:
         mutation = super()._commit_point(cells, primary, commit_ts)
         conditions, changes = list(mutation.conditions), list(mutation.changes)
