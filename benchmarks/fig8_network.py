@@ -248,7 +248,16 @@ def _trace(
 
         return timing
 
+    def prepare_timed(*arguments: Any) -> Any:
+        prepared = prepare(*arguments)
+        if prepared is not None:
+            for phase in ("prewrite", "commit"):
+                setattr(prepared, phase, timed(f"{phase}, all", getattr(prepared, phase)))
+        return prepared
+
     context = repo.context
+    prepare = context.store.prepare_commit
+    vars(context.store)["prepare_commit"] = prepare_timed
     for part, methods in _TIMED.items():
         for method in methods:
             timer = timed(method, getattr(getattr(context, part), method))
@@ -268,6 +277,7 @@ def _trace(
                 runs.append([*made, ("rest", rest)])
         last = time.perf_counter()
     finally:
+        del vars(context.store)["prepare_commit"]
         for part, methods in _TIMED.items():
             for method in methods:
                 delattr(getattr(context, part), method)
