@@ -25,7 +25,7 @@ help:
 
 setup: venv ## install everything into .venv; Java, a C compiler, Chromium, emulators where possible
 	@scripts/java.sh install || true
-	@scripts/catalog_jar.sh || true
+	@scripts/java_jars.sh || true
 	@scripts/native.sh || true
 	@scripts/cc.sh install >/dev/null || true
 	@scripts/chromium.sh install >/dev/null || true

@@ -237,7 +237,7 @@ def _damaged(what: str, raw: bytes) -> DamagedRecordError:
 #   flag LAST_CHANGE
 
 _LOCK: Final = struct.Struct(">BBQIHHHH")
-_OBSERVED: Final = 2
+OBSERVED: Final = 2
 _LOCK_LAST_CHANGE: Final = 4
 _LOCK_SILENT: Final = 8
 _LOCK_TAIL: Final = INLINE | _LOCK_LAST_CHANGE
@@ -275,7 +275,7 @@ def encode_lock(lock: LockRecord) -> bytes:
     """Encode a lock record."""
     table = lock.primary.table.encode()
     owner = lock.owner.encode()
-    flags = (_OBSERVED if lock.observed else 0) | (INLINE if lock.value is not None else 0)
+    flags = (OBSERVED if lock.observed else 0) | (INLINE if lock.value is not None else 0)
     tail = lock.value or b""
     if lock.silent:
         flags |= _LOCK_SILENT
@@ -314,7 +314,7 @@ def decode_lock(raw: bytes) -> LockRecord:
             owner,
             wall_ms,
             ttl_ms,
-            bool(flags & _OBSERVED),
+            bool(flags & OBSERVED),
             raw[at:] if flags & INLINE else None,
             _decode_change(raw[at:]) if flags & _LOCK_LAST_CHANGE else None,
             bool(flags & _LOCK_SILENT),
@@ -323,7 +323,7 @@ def decode_lock(raw: bytes) -> LockRecord:
         raise _damaged("lock", raw) from error
     tail = flags & (INLINE | _LOCK_LAST_CHANGE)
     if (
-        flags > INLINE | _OBSERVED | _LOCK_LAST_CHANGE | _LOCK_SILENT
+        flags > INLINE | OBSERVED | _LOCK_LAST_CHANGE | _LOCK_SILENT
         or at > len(raw)
         or (not tail and at < len(raw))
     ):

@@ -7,10 +7,10 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any
 
 import pytest
-from hbase import HBase, mortal, region_servers, repository
+from hbase import LATE, HBase, failing, mortal, region_servers, repository, send_through
 from hbase_admin import Admin
 from row_locks import ABSENT, CELL, COLUMN, LOCK_IT, lock_all
 from stores import DEADLINE, in_thread
@@ -25,7 +25,7 @@ from percola.errors import (
     StoreError,
 )
 from percola.store.base import Condition, RowMutation, Store
-from percola.store.hbase.jvm import java_class, java_objects
+from percola.store.hbase.jvm import java_class
 from percola.store.hbase.store import HBaseStore
 from percola.store.walks import walk_kind
 from percola.testing.conformance.fixtures import lock
@@ -320,7 +320,6 @@ def test_a_server_killed_before_the_commit_point_loses_the_primarys_locks_and_no
 # --- A bank -----------------------------------------------------------------------------
 
 ACCOUNTS, EACH, TELLERS, TAKERS = 24, 100, 3, 4
-LATE: Final = "org.apache.hadoop.hbase.ipc.CallTimeoutException"
 
 
 def row_of(number: int) -> str:
@@ -356,10 +355,17 @@ class Losses:
         calls = store._calls
         self._change, self._batch, self._kept = calls.change, calls.batch, vars(calls)
         self._kept.update(change=self._one, batch=self._many)
+        self._client, self._sender = calls.client(), calls.client().sender
+        send_through(store, self._from_java)
 
     def end(self) -> None:
         """Lose nothing any more."""
         del self._kept["change"], self._kept["batch"]
+        self._client.sender = self._sender
+
+    def _from_java(self, send: Callable[[], Any], count: int) -> Any:
+        answers = self._lose(send)
+        return failing(count) if answers is None else answers
 
     def _one(self, table: str, row: bytes, request: bytes) -> bytes:
         answer = self._lose(lambda: self._change(table, row, request))
@@ -372,11 +378,7 @@ class Losses:
             return self._batch(table, requests, count, name)
 
         answers = self._lose(send) if name == "mutate" else send()
-        if answers is None:
-            answers = java_objects(count)
-            for i in range(count):
-                answers[i] = java_class(LATE)("for a test")
-        return answers
+        return failing(count) if answers is None else answers
 
     def _lose(self, send: Callable[[], Any]) -> Any:
         """What a call comes to; None: nothing was heard of it."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,6 +37,8 @@ from percola.store.base import Store
 from percola.store.hbase import schema as hbase_settings
 from percola.store.hbase.client import Place
 from percola.store.hbase.errors import Failure
+from percola.store.hbase.jvm import java_class, java_objects
+from percola.store.hbase.method_handles import OURS
 from percola.store.hbase.mutations import Plan
 from percola.store.hbase.reads import HBaseReading, Query
 from percola.store.hbase.schema import ALL_FAMILIES, exists
@@ -138,6 +140,30 @@ class CutStore(HBaseStore):
                 raise
         finally:
             admin.close()
+
+
+LATE: Final = "org.apache.hadoop.hbase.ipc.CallTimeoutException"
+"""The exception of a call whose reply did not come in time."""
+
+
+def failing(count: int, name: str = LATE) -> Any:
+    """What a batch of requests comes to if all fail with an exception of this name."""
+    answers = java_objects(count)
+    for at in range(count):
+        answers[at] = java_class(name)("for a test")
+    return answers
+
+
+def send_through(store: HBaseStore, act: Callable[[Callable[[], Any], int], Any]) -> None:
+    """Have Java send the requests of commits through `act(send, count)`, which returns answers."""
+    client = store._calls.client()
+    usual = client.sender
+    assert usual is not None, "the jar is not built: make setup"
+
+    def send(table: Any, rows: Any, messages: Any) -> Any:
+        return act(lambda: usual.send(table, rows, messages), len(rows))
+
+    client.sender = jpype.JProxy(OURS + "Sender", dict={"send": send})
 
 
 def empty(used: Iterable[HBaseStore], cleaner: HBaseStore) -> None:

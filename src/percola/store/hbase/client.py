@@ -37,7 +37,7 @@ from percola.store.hbase.jvm import (
     start,
 )
 from percola.store.hbase.kerberos import check_login, no_login
-from percola.store.hbase.method_handles import Chains
+from percola.store.hbase.method_handles import OURS, Chains
 from percola.store.hbase.wire import file_of_service
 from percola.store.remote.client import RemoteCalls, Retries
 
@@ -93,6 +93,9 @@ class Client:
             rows_request=self.rows_request,
             no_answer=java_class(changing + "MutateRowsResponse").getDefaultInstance(),
         )
+        # What sends commits from Java (`percola.store.hbase.commits`); None without its jar.
+        self.sender: JavaObject | None = self.chains.sender()
+        self.commit: JavaObject = self.sender and java_class(OURS + "Commit")
         check_login(settings, place)
         connect = java_class(hbase + "client.ConnectionFactory")
         self.connection = connect.createConnection(settings)
@@ -211,6 +214,17 @@ class Calls(RemoteCalls):
         found = tables.get(table)
         if found is None:
             found = tables[table] = client.connection.getTable(self.name(table))
+        return found
+
+    def tables(self, names: Sequence[str]) -> JavaObject:
+        """An array of tables as Java objects, one per thread."""
+        arrays, key = kept_by_thread(self), "\0".join(("", *names))
+        found = arrays.get(key)
+        if found is None:
+            found = java_objects(len(names))
+            for at, name in enumerate(names):
+                found[at] = self.table(name)
+            arrays[key] = found
         return found
 
     # --- Calls --------------------------------------------------------------------------

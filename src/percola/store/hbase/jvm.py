@@ -38,6 +38,9 @@ CONF: Final = "PERCOLA_HBASE_CONF"
 OPTIONS: Final = "PERCOLA_HBASE_JVM_OPTIONS"
 """The environment variable with options for the JVM, with spaces between them."""
 
+_OUR_JAR: Final = Path(__file__).with_name("percola-hbase.jar")
+"""The classes in `java/`; wheels contain it, and 'make setup' builds it."""
+
 _DEFAULT_OPTIONS: Final = (
     "-Xmx512m",
     # A main thread's stack size on Linux. Java's own threads only reserve it: they do not use it.
@@ -111,6 +114,8 @@ def start() -> None:
 def _start() -> None:
     JAVA.refuse_child("HBase")
     jars = [*settings_folder(), *(str(one) for one in client_jars())]
+    if _OUR_JAR.exists():
+        jars.append(str(_OUR_JAR))
     if jpype.isJVMStarted():
         for one in jars:
             jpype.addClassPath(one)

@@ -197,6 +197,7 @@ def looked_checks(mutation: RowMutation, locks: Locks) -> list[Check]:
     return [*(_checks(others) or ()), *(lock_check(column, ts) for column, ts in locks.items())]
 
 
-def _lock_columns(mutation: RowMutation) -> set[bytes]:
-    columns = {change.column for change in mutation.changes if change.kind is Kind.LOCK}
-    return columns | {one.column for one in mutation.conditions if one.kind is Kind.LOCK}
+def _lock_columns(mutation: RowMutation) -> Sequence[bytes]:
+    """In the order of the changes."""
+    named = (*mutation.changes, *mutation.conditions)
+    return list(dict.fromkeys(one.column for one in named if one.kind is Kind.LOCK))

@@ -14,6 +14,7 @@ request. A row is read from one consistent view of it, which is all that the pro
     kerberos             the check for a ticket, and messages for login failures
     mutations            translates mutations into checks and changes
     writes               sends mutations, grouped by region
+    commits              commits whose phases are one call into Java each
     reads                the requests of reads
     shared_row           the row that all processes share
     schema               tables, families, refused settings
@@ -37,9 +38,11 @@ from functools import partial
 from typing import Final
 from urllib.parse import parse_qsl
 
+from percola.cells import LockRecord
 from percola.errors import UnknownTableError, UsageError
-from percola.store.base import Limits
+from percola.store.base import CommitRow, Limits, PreparedCommit
 from percola.store.hbase.client import Calls, Place
+from percola.store.hbase.commits import CELLS, prepare
 from percola.store.hbase.reads import HBaseReading
 from percola.store.hbase.schema import check_version, create_tables, exists
 from percola.store.hbase.shared_row import Shared
@@ -61,6 +64,7 @@ class HBaseStore(RemoteStore):
 
     database = "HBase"
     has_volatile_writes = True
+    prepared_cells = CELLS
 
     # HBase's own limits are 32,767 bytes and 10 MiB, the latter with the key.
     limits = Limits(row_bytes=32_000, value_bytes=8 * 1024 * 1024)
@@ -87,6 +91,14 @@ class HBaseStore(RemoteStore):
             partial(apply, calls),
             partial(remove_changes, calls),
         )
+
+    def prepare_commit(
+        self, start_ts: int, lock: LockRecord, rows: Sequence[CommitRow]
+    ) -> PreparedCommit | None:
+        self._calls.check_open()
+        for row in rows:
+            self._check_table(row.table)
+        return prepare(self._calls, self._shared, start_ts, lock, rows)
 
     def _check_settings(self) -> None:
         check_version(self._calls)
