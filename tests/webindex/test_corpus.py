@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin
 
 import pytest
-from fake_debs import prose, two_packages
+from fake_debs import SQLITE, deb, prose, two_packages
 from warc_files import captures, rejections, revisits
 from warcio.archiveiterator import ArchiveIterator
 
@@ -25,7 +26,7 @@ from webindex.corpus.edits import (
     apply,
 )
 from webindex.corpus.seeding import BEYOND, SHARES
-from webindex.crawl.warc import Capture, read_captures
+from webindex.crawl.warc import Capture, Resource, read_captures
 from webindex.page import pages
 
 ONLY_NEW = "https://www.postgresql.org/docs/15/new.html"
@@ -276,6 +277,53 @@ def test_made_up_changes_are_in_files_that_say_so(made: tuple[Path, dict[str, An
             same += url not in rewritten
     assert rewritten and same > 40
     assert [one["real"] for one in manifest["crawls"]] == [False, True, False]
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_what_pages_show_is_crawled_and_of_each_package_one_stylesheet_changes(
+    tmp_path: Path, cache: Path, wanted: bool
+) -> None:
+    shown = b'<link rel="stylesheet" href="css/main.css"><img src="logo.png">'
+    files: dict[str, bytes | tuple[str, str]] = {
+        f"{SQLITE}/s{n}.html": shown + prose(f"styled{n}") for n in range(20)
+    }
+    main = b"@import 'more.css'; body { background: url(../back.svg) }"
+    images = {"logo.png": b"PNG", "back.svg": b"<svg/>", "unused.png": b"PNG"}
+    styles = {"css/main.css": main, "css/more.css": b"p {}", "css/unused.css": b"p {}"}
+    files |= {f"{SQLITE}/{name}": body for name, body in {**images, **styles}.items()}
+    shutil.rmtree(cache)
+    deb(cache, "sqlite3-doc", "3.40-1", files)
+    deb(cache, "sqlite3-doc", "3.41-1", {**files, f"{SQLITE}/css/more.css": b"p { color: red }"})
+    folder = tmp_path / "corpus"
+    manifest = build(folder, Wanted(resources=wanted), cache=cache, step=quiet)
+
+    def crawled(name: str) -> dict[str, tuple[str, bytes | None]]:
+        return {
+            one.url.removeprefix("https://www.sqlite.org/"): (one.content_type, one.body)
+            for file in sorted(folder.glob(f"{name}-*.warc.gz"))
+            for one in read_captures(file, max_resource=1_000_000)
+            if isinstance(one, Resource)
+        }
+
+    [package] = manifest["packages"]
+    if not wanted:
+        assert crawled("crawl") == crawled("seeded-recrawl") == {}
+        assert package["resources"] == 0
+        return
+    assert crawled("crawl") == {
+        "css/main.css": ("text/css", main),
+        "css/more.css": ("text/css", b"p {}"),
+        "logo.png": ("image/png", b"PNG"),
+        "back.svg": ("image/svg+xml", b"<svg/>"),
+    }
+    assert package["resources"] == 4
+    again = crawled("recrawl")
+    assert again.pop("css/more.css") == ("text/css", b"p { color: red }")
+    assert len(again) == 3 and {body for _, body in again.values()} == {None}, "as before"
+    [(url, (_, body))] = crawled("seeded-recrawl").items()
+    assert url == "css/main.css" and body is not None and body.startswith(main + b"\nh1")
+    truth = json.loads((folder / "manifest.json").read_text())["truth"]
+    assert truth["restyled"] == [{"url": f"https://www.sqlite.org/{url}", "pages": 20}]
 
 
 def test_without_being_asked_only_removals_are_made_up(tmp_path: Path, cache: Path) -> None:

@@ -36,6 +36,11 @@ __all__ = ["crawl_docs"]
     help="Crawl packages that have one version only once more, with made-up changes.",
 )
 @click.option(
+    "--resources",
+    is_flag=True,
+    help="Also the stylesheets, images and fonts of the pages, and a changed stylesheet a package.",
+)
+@click.option(
     "--split",
     type=click.IntRange(1, 4096),
     default=32,
@@ -57,6 +62,7 @@ def crawl_docs(
     packages: str | None,
     seed: int,
     recrawl: bool,
+    resources: bool,
     split: int,
     cache: Path | None,
     as_json: bool,
@@ -71,7 +77,7 @@ def crawl_docs(
     from webindex.corpus.building import Wanted, build
 
     console = Console(highlight=False, soft_wrap=True)
-    wanted = Wanted(seed, pages, packages, recrawl, split << 20)
+    wanted = Wanted(seed, pages, packages, recrawl, split << 20, resources)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

@@ -1,8 +1,9 @@
 """Extracts the documents of a .deb file, without unpacking the rest.
 
 A .deb is an `ar` archive with a tar archive in it. Both are read from front to back, once: HTML
-documents are appended to one spool file, and only their positions stay in memory. Names in the
-archive are only used as keys, never as paths on this machine, so no archive can write elsewhere.
+documents are appended to one spool file, and only their positions stay in memory; so are the
+resources of pages, if they are asked for. Names in the archive are only used as keys, never as
+paths on this machine, so no archive can write elsewhere.
 """
 
 from __future__ import annotations
@@ -24,10 +25,26 @@ from typing import BinaryIO, Final, cast
 
 from webindex.corpus.debian import UnavailableError
 
-__all__ = ["LARGEST", "Archive", "Place", "read_archive"]
+__all__ = ["LARGEST", "RESOURCES", "Archive", "Place", "read_archive"]
 
 LARGEST: Final = 32 << 20
 """Bytes of the largest document to extract; no documentation page is that long."""
+
+RESOURCES: Final = {
+    ".css": "text/css",
+    ".gif": "image/gif",
+    ".ico": "image/x-icon",
+    ".jpeg": "image/jpeg",
+    ".jpg": "image/jpeg",
+    ".otf": "font/otf",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".ttf": "font/ttf",
+    ".webp": "image/webp",
+    ".woff": "font/woff",
+    ".woff2": "font/woff2",
+}
+"""Media types of what pages show besides their text, by the ending of a file's name."""
 
 _HTML = re.compile(r"\.x?html?(\.gz)?", re.IGNORECASE)
 _MAGIC = b"!<arch>\n"
@@ -47,12 +64,14 @@ class Place:
 class Archive:
     """The documents of one package version, by their path in it (`usr/share/doc/…`).
 
+    `resources` are the files with the endings in `RESOURCES`, empty unless they were asked for.
     `links` are the symbolic links, with their targets as paths in the package. A document that is
     packed with gzip is unpacked, and its path has no `.gz`.
     """
 
     spool: Path
     documents: dict[str, Place] = field(default_factory=dict)
+    resources: dict[str, Place] = field(default_factory=dict)
     links: dict[str, str] = field(default_factory=dict)
     too_large: list[str] = field(default_factory=list)
 
@@ -63,9 +82,9 @@ class Archive:
             return file.read(place.size)
 
     def follow(self, path: str) -> str | None:
-        """The document at the end of a chain of links, also through linked folders, or None."""
+        """The file at the end of a chain of links, also through linked folders, or None."""
         for _ in range(_MOST_LINKS):
-            if path in self.documents:
+            if path in self.documents or path in self.resources:
                 return path
             parts = path.split("/")
             for depth in range(len(parts), 0, -1):
@@ -78,8 +97,8 @@ class Archive:
         return None
 
 
-def read_archive(file: Path, spool: Path) -> Archive:
-    """Extract the HTML documents of a .deb file into `spool`.
+def read_archive(file: Path, spool: Path, *, resources: bool = False) -> Archive:
+    """Extract the HTML documents of a .deb file into `spool`, and with `resources` these as well.
 
     Raises UnavailableError for a file that is damaged or no .deb.
     """
@@ -87,26 +106,37 @@ def read_archive(file: Path, spool: Path) -> Archive:
     try:
         with spool.open("wb") as out, _tar(file) as tar:
             for member in tar:
-                _take(tar, member, found, out)
+                _take(tar, member, found, out, resources=resources)
     except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError, ValueError) as error:
         raise UnavailableError(f"{file.name} is damaged or no Debian package: {error}") from error
     return found
 
 
-def _take(tar: tarfile.TarFile, member: tarfile.TarInfo, found: Archive, out: BinaryIO) -> None:
+def _take(
+    tar: tarfile.TarFile,
+    member: tarfile.TarInfo,
+    found: Archive,
+    out: BinaryIO,
+    *,
+    resources: bool,
+) -> None:
     path = posixpath.normpath(member.name).lstrip("/")
     if member.issym():
         target = posixpath.join("/", posixpath.dirname(path), member.linkname)
         found.links[path] = posixpath.normpath(target).lstrip("/")
         return
-    ending = _HTML.fullmatch(posixpath.splitext(path.removesuffix(".gz"))[1])
-    if ending is None:
+    ending = posixpath.splitext(path.removesuffix(".gz"))[1]
+    if _HTML.fullmatch(ending):
+        taken = found.documents
+    elif resources and ending.lower() in RESOURCES:
+        taken = found.resources
+    else:
         return
     if member.islnk():
-        # A hard link: another name of an earlier document.
-        first = found.documents.get(posixpath.normpath(member.linkname).lstrip("/"))
+        # A hard link: another name of an earlier file.
+        first = taken.get(posixpath.normpath(member.linkname).lstrip("/"))
         if first is not None:
-            found.documents[path] = first
+            taken[path] = first
         return
     if not member.isfile():
         return
@@ -119,7 +149,7 @@ def _take(tar: tarfile.TarFile, member: tarfile.TarInfo, found: Archive, out: Bi
         return
     at = out.tell()
     out.write(body)
-    found.documents[path.removesuffix(".gz")] = Place(at, len(body))
+    taken[path.removesuffix(".gz")] = Place(at, len(body))
 
 
 @contextmanager

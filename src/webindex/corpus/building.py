@@ -20,10 +20,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from webindex.corpus import CorpusError, recrawling, seeding
-from webindex.corpus.answers import Answer, redirect
+from webindex.corpus.answers import Answer, page, redirect
 from webindex.corpus.choosing import rank
 from webindex.corpus.gathering import Gathered, Step, choose_pages, gather
+from webindex.corpus.mounting import Document, Kind, Site
 from webindex.corpus.packages import Package, named
+from webindex.corpus.resources import asked_for
 from webindex.corpus.seeding import Located, Plan, make_plan
 from webindex.corpus.warcs import PART, Seen, WarcFile, write_crawl
 from webindex.crawl.warc import MAX_BODY
@@ -42,13 +44,17 @@ _BETWEEN: Final = timedelta(days=30)
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The requested corpus. `pages` counts documents, None is all; `split` is in bytes."""
+    """The requested corpus. `pages` counts documents, None is all; `split` is in bytes.
+
+    With `resources` the stylesheets, images and fonts of the pages are crawled as well.
+    """
 
     seed: int = 1
     pages: int | None = None
     packages: str | None = None
     recrawl: bool = False
     split: int = 32 << 20
+    resources: bool = False
 
 
 def build(folder: Path, wanted: Wanted, *, cache: Path | None = None, step: Step) -> dict[str, Any]:
@@ -87,7 +93,7 @@ def _make(
     spools = folder / _SPOOLS
     spools.mkdir()
     try:
-        gathered = gather(packages, cache, spools, complaints, step)
+        gathered = gather(packages, cache, spools, complaints, step, resources=wanted.resources)
         choose_pages(gathered, wanted.pages, wanted.seed)
         crawls = _Crawls(folder, wanted, gathered, step)
         crawls.write()
@@ -110,7 +116,9 @@ def _found(folder: Path, wanted: Wanted) -> dict[str, Any] | None:
     manifest = folder / MANIFEST
     if manifest.exists():
         there = _read(manifest)
-        if there.get("wanted") == asdict(wanted) and there.get("format") == _FORMAT:
+        # A corpus of an earlier version has no resources, and does not say so.
+        asked = {"resources": False, **there.get("wanted", {})}
+        if asked == asdict(wanted) and there.get("format") == _FORMAT:
             return there
         raise CorpusError(
             f"{folder} holds another corpus (made with {there.get('wanted')}). "
@@ -181,6 +189,7 @@ class _Crawls:
         self._seen: Seen = {}
         self._crawled: list[dict[str, Any]] = []
         self._recrawled: dict[str, Counter[str]] = {}
+        self._resources: Counter[str] = Counter()
         self._seeded: Counter[str] = Counter()
         self._plan: Plan | None = None
         self.files: list[WarcFile] = []
@@ -202,9 +211,14 @@ class _Crawls:
             if _in(target, one.chosen)
         ]
         answers = [plan.answer(one.site, one.document) for one in firsts]
+        shown: list[Answer] = []
+        for one in self._gathered:
+            resources = self._shown(one.first)
+            self._resources[one.package.name] = len(resources)
+            shown += [page(one.first, each) for each in resources]
         self._crawl(
             "crawl",
-            [*answers, *folders, *plan.answers],
+            [*answers, *folders, *plan.answers, *shown],
             "pages of Debian's documentation packages under their URLs on the web, "
             "with seeded mirrors, redirects, missing pages and links",
         )
@@ -218,6 +232,17 @@ class _Crawls:
             self._made_up(plan),
             "a seeded recrawl: the changes are made up and no site ever had them",
         )
+
+    def _pages(self, site: Site) -> list[Document]:
+        """The chosen documents of a site."""
+        chosen = next(
+            one.chosen for one in self._gathered if site is one.first or site is one.second
+        )
+        return [document for url, document in site.documents.items() if _in(url, chosen)]
+
+    def _shown(self, site: Site) -> list[Document]:
+        """The resources of the chosen documents of a site, if they are wanted."""
+        return asked_for(site, self._pages(site)) if self._wanted.resources else []
 
     def _crawl(self, name: str, answers: Iterable[Answer], about: str) -> None:
         seed = self._wanted.seed
@@ -271,10 +296,14 @@ class _Crawls:
             if one.second is not None:
                 counts = self._recrawled.setdefault(one.package.name, Counter())
                 yield from recrawling.real_recrawl(plan, one.first, one.second, one.chosen, counts)
+                for resource in self._shown(one.second):
+                    yield page(one.second, resource)
 
     def _count_recrawled(self, name: str, answer: Answer, body: bytes, same: bool) -> None:
         """Count the results of a real recrawl, by package."""
         if name != "recrawl" or answer.site is None or answer.document is None:
+            return
+        if answer.document.kind is Kind.RESOURCE:
             return
         counts = self._recrawled[answer.site.package.name]
         counts["pages"] += 1
@@ -294,6 +323,9 @@ class _Crawls:
         ]
         gone = list(recrawling.removals(plan, latest))
         yield from gone
+        if self._wanted.resources:
+            for one in self._gathered:
+                yield from recrawling.restyled(plan, one.latest, self._pages(one.latest))
         if self._wanted.recrawl:
             alone = {one.package.name for one in self._gathered if one.second is None}
             rest = [one for one in latest if one.site.package.name in alone]
@@ -348,6 +380,7 @@ class _Crawls:
             "documents": len(one.first.documents),
             "by_kind": dict(Counter(str(d.kind) for d in one.first.documents.values())),
             "chosen": sum(_in(url, one.chosen) for url in one.first.documents),
+            "resources": self._resources[one.package.name],
             "left_out": dict(one.first.left_out),
             "recrawl": dict(recrawled) if recrawled else None,
         }

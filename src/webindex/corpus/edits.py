@@ -145,6 +145,17 @@ class Comment:
 
 
 @dataclass(frozen=True, slots=True)
+class Rule:
+    """Another rule at the end of a stylesheet, which colours headings."""
+
+    color: str
+
+    def __call__(self, body: bytes) -> bytes:
+        """See `Edit`."""
+        return body + f"\nh1, h2, h3 {{ color: #{self.color}; }}\n".encode()
+
+
+@dataclass(frozen=True, slots=True)
 class Reword:
     """Changes up to `words` words of running text, each in a separate passage."""
 

@@ -50,7 +50,13 @@ class Gathered:
 
 
 def gather(
-    packages: Sequence[Package], cache: Path, spools: Path, complain: list[str], step: Step
+    packages: Sequence[Package],
+    cache: Path,
+    spools: Path,
+    complain: list[str],
+    step: Step,
+    *,
+    resources: bool = False,
 ) -> list[Gathered]:
     """Get and mount the packages. `complain` is called with a sentence for each unavailable one.
 
@@ -67,11 +73,11 @@ def gather(
             if apt.trouble is None:
                 complain.append(f"{package.name}: apt does not know it and the cache has none.")
             continue
-        newest = _first_of(package, versions, apt, spools, complain)
+        newest = _first_of(package, versions, apt, spools, complain, resources)
         if newest is None:
             continue
         older = versions[versions.index(newest.version) + 1 :]
-        oldest = _first_of(package, older[::-1], apt, spools, complain)
+        oldest = _first_of(package, older[::-1], apt, spools, complain, resources)
         if oldest is None:
             alone.append(package.name)
             found.append(Gathered(package, newest, None))
@@ -92,13 +98,19 @@ def gather(
 
 
 def _first_of(
-    package: Package, versions: Sequence[str], apt: Apt, spools: Path, complain: list[str]
+    package: Package,
+    versions: Sequence[str],
+    apt: Apt,
+    spools: Path,
+    complain: list[str],
+    resources: bool,
 ) -> Site | None:
     """The first version that is available and has documents."""
     for version in versions:
         try:
             file = apt.get(package.name, version)
-            archive = read_archive(file, spools / f"{package.name}-{len(list(spools.iterdir()))}")
+            spool = spools / f"{package.name}-{len(list(spools.iterdir()))}"
+            archive = read_archive(file, spool, resources=resources)
         except UnavailableError as error:
             complain.append(f"{package.name} {version}: {error}.")
             continue

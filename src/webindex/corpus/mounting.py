@@ -2,11 +2,13 @@
 
 A site answers more URLs than it has files, and so does the corpus: a symbolic link is the
 same page under another URL (an untranslated page, for example), a folder with an
-`index.html` shows it, and the folder's name without the slash redirects to the folder.
+`index.html` shows it, and the folder's name without the slash redirects to the folder. Stylesheets,
+images and fonts lie beside the pages that show them.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
 from collections import Counter
 from dataclasses import dataclass, field
@@ -14,7 +16,7 @@ from enum import StrEnum
 from typing import Final
 from urllib.parse import quote
 
-from webindex.corpus.archives import Archive, Place
+from webindex.corpus.archives import RESOURCES, Archive, Place
 from webindex.corpus.packages import Mount, Package
 
 __all__ = ["Document", "Kind", "Site", "mount"]
@@ -30,6 +32,7 @@ class Kind(StrEnum):
     PAGE = "page"
     ALIAS = "alias"
     FOLDER = "folder"
+    RESOURCE = "resource"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,7 @@ class Site:
     version: str
     archive: Archive
     documents: dict[str, Document] = field(default_factory=dict)
+    resources: dict[str, Document] = field(default_factory=dict)
     redirects: dict[str, str] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
 
@@ -63,6 +67,8 @@ class Site:
 
     def content_type(self, document: Document) -> str:
         """The Content-Type with which the site serves a document."""
+        if document.kind is Kind.RESOURCE:
+            return RESOURCES[_ending(document.path)]
         declared = self.package.content_type
         if document.path.lower().endswith((".xhtml", ".xht")):
             return declared.replace("text/html", "application/xhtml+xml")
@@ -73,12 +79,19 @@ def mount(package: Package, version: str, archive: Archive) -> Site:
     """Map the documents of a package version to their URLs."""
     site = Site(package, version, archive)
     patterns = [(_pattern(one), one.url) for one in package.mounts]
-    for path in sorted({*archive.documents, *archive.links}):
+    for path in sorted({*archive.documents, *archive.resources, *archive.links}):
         url = _url(path, patterns)
-        if url is None or not _HTML_NAME.fullmatch(path):
+        if url is None:
             continue
         target = archive.follow(path)
-        if target is None:
+        if _ending(path) in RESOURCES:
+            if target in archive.resources:
+                place = archive.resources[target]
+                site.resources.setdefault(url, Document(url, Kind.RESOURCE, target, place))
+            continue
+        if not _HTML_NAME.fullmatch(path):
+            continue
+        if target not in archive.documents:
             site.left_out["links that lead out of the package"] += 1
             continue
         kind = Kind.PAGE if path in archive.documents else Kind.ALIAS
@@ -96,6 +109,10 @@ def mount(package: Package, version: str, archive: Archive) -> Site:
     if archive.too_large:
         site.left_out["documents that are too large"] = len(archive.too_large)
     return site
+
+
+def _ending(path: str) -> str:
+    return posixpath.splitext(path)[1].lower()
 
 
 def _pattern(one: Mount) -> re.Pattern[str]:

@@ -11,13 +11,14 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
-from webindex.corpus.answers import Answer, missing, redirect
+from webindex.corpus.answers import Answer, missing, page, redirect
 from webindex.corpus.choosing import rank, share_of
-from webindex.corpus.edits import Comment, Paragraph, Reword
-from webindex.corpus.mounting import Kind, Site
+from webindex.corpus.edits import Comment, Paragraph, Reword, Rule
+from webindex.corpus.mounting import Document, Kind, Site
+from webindex.corpus.resources import most_used_style
 from webindex.corpus.seeding import Located, Plan
 
-__all__ = ["SHARES", "real_recrawl", "removals", "seeded_recrawl"]
+__all__ = ["SHARES", "real_recrawl", "removals", "restyled", "seeded_recrawl"]
 
 SHARES: Final = {
     "pages that are gone (404)": 0.01,
@@ -74,6 +75,15 @@ def removals(plan: Plan, documents: Sequence[Located]) -> Iterator[Answer]:
         for target in plan.take(around, 1):
             plan.note("turned", url=one.url, status=301, end=target.url)
             yield redirect(one.url, 301, target.url)
+
+
+def restyled(plan: Plan, site: Site, pages: Sequence[Document]) -> Iterator[Answer]:
+    """The stylesheet that most pages of a site name, with a rule that it did not have."""
+    found = most_used_style(site, pages)
+    if found is not None:
+        style, by = found
+        plan.note("restyled", url=style.url, pages=by)
+        yield page(site, style, Rule(f"{rank(plan.seed, style.url) % 0x1000000:06x}"))
 
 
 def seeded_recrawl(
