@@ -5,7 +5,8 @@ report once a second to one row of the repository, which the driver reads as oft
 how long a fleet takes to start and to stop, what the driver's Python, its JVM and all workers
 compute in a second of idleness, and how long a single change waits for one of the workers. All run
 on this machine, so what they compute together is what its cores can bear; a cluster's driver has
-the first two parts alone.
+the first two parts alone. For more workers than these cores can bear, the same threads and jobs of
+the driver are measured with tasks that only wait.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
+from pyspark import InheritableThread
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table as Grid
@@ -39,6 +43,7 @@ from percola import PercolaError, Repository, Table, Transaction, observer
 from percola.spark import run_workers, spark_session
 
 WORKERS: Final = (16, 64)
+JOBS: Final = 256
 _TIMEOUT: Final = 600.0
 
 _table = Table("words")
@@ -143,11 +148,7 @@ def measure(folder: Path, workers: int, seconds: float, changes: int) -> Fleet:
                 1000 * (after - then) / seconds
                 for after, then in zip(_spent(jvm, tasks), before, strict=True)
             )
-            status = Path(f"/proc/{jvm}/status").read_text()
-            threads = (
-                threading.active_count(),
-                int(status.partition("Threads:")[2].split()[0]),
-            )
+            threads = threading.active_count(), _threads_of(jvm)
             memory = sum(map(_pss, tasks)) / 1e6
             answered = _answers(repo, changes)
         finally:
@@ -157,6 +158,71 @@ def measure(folder: Path, workers: int, seconds: float, changes: int) -> Fleet:
             workers, start, own, java, rest / workers, threads, memory,
             answered, time.monotonic() - ended,
         )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """What so many jobs of one waiting task cost; the attributes are as those of `Fleet`."""
+
+    jobs: int
+    start: float
+    driver: float
+    jvm: float
+    threads: tuple[int, int]
+    stop: float
+
+
+def _wait_for(file: str, numbers: Iterable[int]) -> Iterator[int]:
+    for number in numbers:
+        Path(f"{file}-{number}").touch()
+        while not Path(file).exists():
+            time.sleep(0.5)
+        yield number
+
+
+def measure_jobs(folder: Path, jobs: int, seconds: float) -> Jobs:
+    """Run so many jobs of one task each at a time, each from a thread of its own, as a fleet does.
+
+    Raises PercolaError if they do not start in time.
+    """
+    ended = folder / "ended"
+    properties = {"spark.driver.memory": "2g", "spark.ui.enabled": "false"}
+    with spark_session(f"local[{jobs}]", "fleet", properties) as spark:
+        context = spark.sparkContext
+
+        def keep(number: int) -> None:
+            context.setJobGroup(f"job-{number}", "a task that waits")
+            waits = partial(_wait_for, str(ended))
+            context.parallelize([number], 1).mapPartitions(waits).collect()
+
+        keepers = [InheritableThread(target=keep, args=(one,), daemon=True) for one in range(jobs)]
+        began = time.monotonic()
+        for keeper in keepers:
+            keeper.start()
+
+        while len(list(folder.glob("ended-*"))) < jobs:
+            if time.monotonic() - began > _TIMEOUT:
+                raise PercolaError(f"{jobs} jobs have not begun in {_TIMEOUT:.0f} s.")
+            time.sleep(0.1)  # Other processes tell by files.
+        start, jvm = time.monotonic() - began, _jvm()
+        time.sleep(seconds / 4)
+        before = time.process_time(), _cpu(jvm)
+        time.sleep(seconds)
+        own, java = (
+            1000 * (after - then) / seconds
+            for after, then in zip((time.process_time(), _cpu(jvm)), before, strict=True)
+        )
+        threads = threading.active_count(), _threads_of(jvm)
+        ended.touch()
+        stopped = time.monotonic()
+        for keeper in keepers:
+            keeper.join(_TIMEOUT)
+        return Jobs(jobs, start, own, java, threads, time.monotonic() - stopped)
+
+
+def _threads_of(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("Threads:")[2].split()[0])
 
 
 def _spent(jvm: int, tasks: list[int]) -> tuple[float, float, float]:
@@ -172,6 +238,8 @@ def run(console: Console, *, quick: bool) -> None:
         for workers in sizes:
             with console.status(f"A fleet of {workers} workers …"):
                 fleets.append(measure(folder, workers, seconds, changes))
+        with console.status("Jobs that wait …"):
+            waiting = measure_jobs(folder, 16 if quick else JOBS, seconds)
     grid = Grid("", *(f"{one.workers} workers" for one in fleets), box=SIMPLE_HEAD)
     for column in grid.columns[1:]:
         column.justify = "right"
@@ -189,7 +257,18 @@ def run(console: Console, *, quick: bool) -> None:
     ):
         grid.add_row(name, *shown)
     console.print(grid)
+    console.print(
+        f"{waiting.jobs} jobs of a task that only waits: all run after {waiting.start:.1f} s; the "
+        f"driver's Python takes {waiting.driver:.1f} ms a second and its JVM {waiting.jvm:.1f}, in "
+        f"{waiting.threads[0]:,} and {waiting.threads[1]:,} threads; all end within "
+        f"{waiting.stop:.1f} s.",
+        soft_wrap=True,
+    )
     console.print(f"On {conditions_line(found)}.", soft_wrap=True)
-    figures = {"conditions": found, "fleets": [asdict(one) for one in fleets]}
+    figures = {
+        "conditions": found,
+        "fleets": [asdict(one) for one in fleets],
+        "jobs": asdict(waiting),
+    }
     path = write_json(output_name("fleet", quick=quick), figures)
     console.print(f"Figures: {path}", style="dim", soft_wrap=True)
