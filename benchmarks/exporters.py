@@ -7,11 +7,9 @@ processor time of exporters and server is told apart: on one machine they share 
 
 from __future__ import annotations
 
-import multiprocessing
 import statistics
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +21,7 @@ from rich.table import Table as Grid
 import percola
 from benchmarks.crawl import multiplied, sample
 from benchmarks.fig7_steps import cpu_of
+from benchmarks.lockstep import child
 from benchmarks.measure import (
     conditions,
     conditions_line,
@@ -54,25 +53,6 @@ def _export(pipe: Connection, address: str, url: str) -> None:
         pipe.recv()
 
 
-@contextmanager
-def _exporter(address: Path, url: str) -> Iterator[Connection]:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_export, args=(theirs, str(address), url))
-    process.start()
-    theirs.close()
-    try:
-        ours.recv()
-        yield ours
-        ours.send("end")
-        process.join(60)
-    finally:
-        if process.is_alive():
-            process.kill()
-        process.join()
-        ours.close()
-
-
 def _created(address: Path) -> Repository:
     percola.create(address, durability="relaxed")
     return open_repository(str(address), create=True)
@@ -98,7 +78,7 @@ def _block(
     pid = server.pid()
     assert pid is not None
     with OpenSearchIndex(url) as index, ExitStack() as stack:
-        pipes = [stack.enter_context(_exporter(address, url)) for _ in range(exporters)]
+        pipes = [stack.enter_context(child(_export, str(address), url)) for _ in range(exporters)]
         cpu, began = cpu_of(pid), time.monotonic()
         for pipe in pipes:
             pipe.send("go")

@@ -18,8 +18,7 @@ from benchmarks import fig7
 from benchmarks.fig7_documents import Shape, expected
 from benchmarks.fig7_percola import Clustering
 from benchmarks.measure import conditions, output_name, temporary_folder
-from benchmarks.servers import OracleProcess, ServerError
-from percola.devcluster import Cluster, jars
+from benchmarks.servers import OracleProcess, small_cluster
 
 FULL: Final = replace(fig7.FULL, documents=100_000)
 QUICK: Final = replace(fig7.QUICK, documents=3_000, rates=(100.0, 3000.0))
@@ -29,10 +28,6 @@ def run(console: Console, *, quick: bool) -> None:
     """Measure, check, print the tables, draw the plot, write the figures as JSON."""
     size, warm = (QUICK, 100) if quick else (FULL, 3000)
     found = conditions()
-    try:
-        jars.install_all()
-    except jars.JarsError as error:
-        raise ServerError(str(error)) from error
     with temporary_folder() as folder, console.status("Figure 7 on HBase …") as status:
 
         def say(words: str) -> None:
@@ -43,7 +38,7 @@ def run(console: Console, *, quick: bool) -> None:
         shape = Shape.of(labels)
         console.print(f"{shape}.", soft_wrap=True)
         with (
-            Cluster.small(folder / "cluster") as cluster,
+            small_cluster(folder / "cluster") as cluster,
             OracleProcess(cluster.address) as oracle,
         ):
             states = [cluster.process(name).state.pid for name in cluster.names]

@@ -27,8 +27,7 @@ from benchmarks.measure import (
     temporary_folder,
     write_json,
 )
-from benchmarks.servers import OracleProcess, ServerError
-from percola.devcluster import Cluster, jars
+from benchmarks.servers import OracleProcess, small_cluster
 
 PROCESSES: Final = (1, 2)
 _SYSTEM: Final = System("Percola on HBase", "")
@@ -39,11 +38,7 @@ def run(console: Console, *, quick: bool) -> None:
     seconds, warm, rounds = (5.0, 10.0, 1) if quick else (15.0, 60.0, 1)
     found = conditions()
     blocks: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    try:
-        jars.install_all()
-    except jars.JarsError as error:
-        raise ServerError(str(error)) from error
-    with temporary_folder() as folder, Cluster.small(folder / "cluster") as cluster:
+    with temporary_folder() as folder, small_cluster(folder / "cluster") as cluster:
         states = {name: cluster.process(name).state.pid for name in cluster.names}
         hbase = {name: pid for name, pid in states.items() if pid is not None}
         for number in range(rounds):

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import multiprocessing
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
 from types import TracebackType
@@ -101,6 +101,28 @@ class Lockstep:
         for task in (raw, ours):
             rate(task, seconds / 4)
         compare(pairs, lambda: rate(raw), lambda: rate(ours), into)
+
+
+@contextmanager
+def child(target: Callable[..., None], *arguments: str) -> Iterator[Connection]:
+    """A process that runs `target(pipe, *arguments)`, once it has sent "ready"; its pipe.
+
+    At the end it is told to stop, and killed if it has not ended a minute later.
+    """
+    ours, theirs = _spawn.Pipe()
+    process = _spawn.Process(target=target, args=(theirs, *arguments))
+    process.start()
+    theirs.close()
+    try:
+        assert ours.recv() == "ready"
+        yield ours
+        ours.send("stop")
+        process.join(_TIMEOUT)
+    finally:
+        if process.is_alive():
+            process.kill()
+        process.join()
+        ours.close()
 
 
 def _play(

@@ -11,8 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
@@ -27,9 +26,8 @@ from benchmarks.measure import (
     temporary_folder,
     write_json,
 )
-from benchmarks.servers import OracleProcess, ServerError
+from benchmarks.servers import OracleProcess, small_cluster
 from percola import Table, Transaction, observer
-from percola.devcluster import Cluster, jars
 from percola.maintenance.check import Counts, check
 from percola.maintenance.copy import copy_repository
 from percola.observers.rerun import rerun
@@ -116,16 +114,6 @@ def _rate(name: str, address: str, target: str, *, spark: bool) -> float:
 # --- The measurement ----------------------------------------------------------------------
 
 
-@contextmanager
-def _cluster(folder: Path) -> Iterator[Cluster]:
-    try:
-        jars.install_all()
-    except jars.JarsError as error:
-        raise ServerError(str(error)) from error
-    with Cluster.small(folder) as cluster:
-        yield cluster
-
-
 def run(console: Console, *, quick: bool) -> None:
     """Run every step alone and on Spark, and print and keep the figures."""
     rows = 20_000 if quick else 200_000
@@ -148,7 +136,7 @@ def run(console: Console, *, quick: bool) -> None:
                 for one in ("used", "target"):
                     shutil.rmtree(folder / one, ignore_errors=True)
             add(f"{name}, LMDB{' to LMDB' if name == 'copy' else ''}", *rates)
-        with _cluster(folder / "cluster") as cluster, ExitStack() as stack:
+        with small_cluster(folder / "cluster") as cluster, ExitStack() as stack:
             fewer = folder / "fewer"
             fill(fewer, rows // _FEWER)
             addresses = []

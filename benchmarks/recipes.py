@@ -14,14 +14,11 @@ answer is loaded before they start in `sums` and `hot`, so that only their work 
 
 from __future__ import annotations
 
-import multiprocessing
 import random
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +28,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 import percola
+from benchmarks.lockstep import child
 from benchmarks.measure import (
     OUTPUT,
     conditions,
@@ -164,25 +162,6 @@ def _serve(pipe: Connection, folder: str) -> None:
         worker.stop()
 
 
-@contextmanager
-def _process(target: Any, folder: Path) -> Iterator[Connection]:
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process: BaseProcess = context.Process(target=target, args=(theirs, str(folder)))
-    process.start()
-    theirs.close()
-    try:
-        assert ours.recv() == "ready"
-        yield ours
-        ours.send("stop")
-        process.join(60)
-    finally:
-        if process.is_alive():
-            process.kill()
-        process.join()
-        ours.close()
-
-
 # --- Measurements -------------------------------------------------------------------------
 
 
@@ -236,7 +215,7 @@ def measure_sums(repo: Repository, folder: Path, sizes: Sequence[int]) -> list[F
     cells, known, rate = [], 0, 0.0
     for size in sizes:
         _load(repo, range(known, size), GROUPS, 1)
-        with _process(_drain, folder) as pipe:
+        with child(_drain, str(folder)) as pipe:
             pipe.send("go")
             _, _, seconds = pipe.recv()
         rate = (size - known) / seconds
@@ -246,7 +225,7 @@ def measure_sums(repo: Repository, folder: Path, sizes: Sequence[int]) -> list[F
     wide = Figure("sums, 1 worker", GROUPS, rate, "changes/s", "≥ 8,000", rate >= 8_000)
     changes = min(known, _HOT_CHANGES)
     _load(repo, range(changes), HOT, 2)
-    with _process(_drain, folder) as one, _process(_drain, folder) as other:
+    with child(_drain, str(folder)) as one, child(_drain, str(folder)) as other:
         one.send("go")
         other.send("go")
         found = [one.recv(), other.recv()]
@@ -278,7 +257,7 @@ def measure_tree(
         # The largest of all and small again, in turn.
         cells.append(_touched(repo, bid, [("b0000007", 10 * size), ("b0000007", 7)] * _PAIRS))
         taken = []
-        with _process(_serve, folder):
+        with child(_serve, str(folder)):
             for number in range(size - 1, size - 1 - times, -1):
                 with repo.transaction() as t:
                     t.delete(bid, f"b{number:07}")
@@ -319,7 +298,7 @@ def measure_join(
         pair = [("l0000007", "else"), ("l0000007", "hub")]
         cells.append(_touched(repo, refers, pair * _PAIRS))
     dependants, taken = known, []
-    with _process(_serve, folder):
+    with child(_serve, str(folder)):
         with repo.transaction() as t:
             t.set(price, "hub", 7)
         began, value = time.perf_counter(), 0

@@ -112,6 +112,17 @@ def leader(oracles: list[OracleProcess]) -> OracleProcess:
 
 
 @contextmanager
+def small_cluster(folder: Path) -> Iterator[Cluster]:
+    """HBase with one region server and one DataNode. Raises ServerError if its jars are missing."""
+    try:
+        jars.install_all()
+    except jars.JarsError as error:
+        raise ServerError(str(error)) from error
+    with Cluster.small(folder) as cluster:
+        yield cluster
+
+
+@contextmanager
 def zookeeper(folder: Path) -> Iterator[str]:
     """ZooKeeper by itself: that of a development cluster of which nothing else runs; HOST:PORT."""
     jars.install_all()

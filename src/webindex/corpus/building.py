@@ -199,8 +199,7 @@ class _Crawls:
         firsts = [
             Located(one.first, document)
             for one in self._gathered
-            for url, document in one.first.documents.items()
-            if _in(url, one.chosen)
+            for document in self._pages(one.first)
         ]
         plan = self._plan = make_plan(firsts, self._wanted.seed)
         _measure(plan)
@@ -318,8 +317,7 @@ class _Crawls:
         latest = [
             Located(one.latest, document)
             for one in self._gathered
-            for url, document in one.latest.documents.items()
-            if _in(url, one.chosen)
+            for document in self._pages(one.latest)
         ]
         gone = list(recrawling.removals(plan, latest))
         yield from gone

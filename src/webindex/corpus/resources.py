@@ -20,7 +20,7 @@ _STYLE = "text/css"
 
 def asked_for(site: Site, pages: Iterable[Document]) -> list[Document]:
     """The resources of these pages, in the order of their URLs."""
-    there = {normalise(url): document for url, document in site.resources.items()}
+    there = _by_url(site)
     found: dict[str, Document] = {}
     waiting = list(_of_pages(site, pages))
     while waiting:
@@ -37,7 +37,7 @@ def asked_for(site: Site, pages: Iterable[Document]) -> list[Document]:
 
 def most_used_style(site: Site, pages: Iterable[Document]) -> tuple[Document, int] | None:
     """The stylesheet that most of these pages name, and how many do; None if none names any."""
-    there = {normalise(url): document for url, document in site.resources.items()}
+    there = _by_url(site)
     counts = Counter(
         url
         for url in _of_pages(site, pages)
@@ -47,6 +47,11 @@ def most_used_style(site: Site, pages: Iterable[Document]) -> tuple[Document, in
         return None
     count = max(counts.values())
     return there[min(url for url, times in counts.items() if times == count)], count
+
+
+def _by_url(site: Site) -> dict[str, Document]:
+    """The resources that a site has, by their URLs as references name them."""
+    return {normalise(url): document for url, document in site.resources.items()}
 
 
 def _of_pages(site: Site, pages: Iterable[Document]) -> Iterable[str]:
