@@ -35,7 +35,7 @@ class Raw(Protocol):
 
 
 class RawHBase:
-    """A table with HBase's defaults and one family, in the namespace `raw`."""
+    """A table with one family, encoded as Percola's are, in the namespace `raw`."""
 
     def __init__(self, address: str) -> None:
         from percola.store.hbase.client import Calls
@@ -56,11 +56,13 @@ class RawHBase:
         admin = self._connection.getAdmin()
         described = self._java(package + "NamespaceDescriptor").create("raw").build()
         admin.createNamespace(described)
-        family = self._java(package + "client.ColumnFamilyDescriptorBuilder").of(b"f")
+        family = self._java(package + "client.ColumnFamilyDescriptorBuilder").newBuilder(b"f")
+        encoding = self._java(package + "io.encoding.DataBlockEncoding")
+        family.setDataBlockEncoding(encoding.ROW_INDEX_V1)
         table = self._java(package + "client.TableDescriptorBuilder").newBuilder(
             self._calls.name(_TABLE)
         )
-        admin.createTable(table.setColumnFamily(family).build())
+        admin.createTable(table.setColumnFamily(family.build()).build())
         admin.close()
 
     def _put(self, key: bytes) -> Any:

@@ -171,17 +171,28 @@ def test_a_table_with_bloom_filters_by_column_is_refused(hbase: HBase) -> None:
         hbase.store(store.place.namespace).create_tables(["t"])
 
 
+def test_the_files_of_a_table_have_an_index_of_rows_in_each_block(hbase: HBase) -> None:
+    store = hbase.store()
+    store.create_tables(["t"])
+    families = Admin(store).descriptor("t").getColumnFamilies()
+    encodings = {str(one.getNameAsString()): str(one.getDataBlockEncoding()) for one in families}
+    assert encodings == dict.fromkeys("dlwnfc", "ROW_INDEX_V1")
+
+
 @pytest.mark.long
-def test_reads_of_many_columns_end_once_files_were_written(hbase: HBase) -> None:
+def test_reads_of_many_columns_from_several_files_end_and_are_right(hbase: HBase) -> None:
     store = hbase.store(timeout_seconds=20)
     store.create_tables(["t"])
     admin = Admin(store)
     columns = [b"c%d" % i for i in range(12)]
     rows = [b"r%d" % i for i in range(4)]
+    written_at: dict[bytes, list[int]] = {column: [0] for column in columns}
     for step in range(1, 7):
         ts = 10 * step
+        some = columns[step % 3 :: 3]
+        for column in some:
+            written_at[column].append(ts)
         for row in rows:
-            some = columns[step % 3 :: 3]
             changes = [one for column in some for one in written(column, ts, b"%d" % ts)]
             store.mutate([RowMutation("t", row, (), [*changes, lock(some[0], ts + 1)])])
             store.mutate([RowMutation("t", row, (), [Delete(Kind.LOCK, some[0], ts + 1)])])
@@ -189,8 +200,8 @@ def test_reads_of_many_columns_end_once_files_were_written(hbase: HBase) -> None
         for upto in range(5, ts + 10, 5):
             cells = [Cell("t", row, column) for row in rows for column in columns]
             for cell, (_, commit_ts, value) in zip(cells, store.read(cells, upto), strict=True):
-                assert (value is None) == (commit_ts == 0), cell
-                assert commit_ts <= upto
+                last = max(at for at in written_at[cell.column] if at <= upto)
+                assert (commit_ts, value) == (last, b"%d" % last if last else None), cell
 
 
 def test_a_table_that_is_deleted_under_our_hands_is_unknown(hbase: HBase) -> None:

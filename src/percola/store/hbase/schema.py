@@ -16,7 +16,8 @@ in proportion to their number and not to the size of the table (rule N6).
                     ever in a read of several columns up to a timestamp, once a file was written:
                     the read never ends, each retry blocks another handler, and in the end the
                     server answers no calls
-    for speed       locks in memory
+    for speed       locks in memory; an index of rows in each block of a file, without which HBase
+                    compares all entries of the block that come before the one that is read
 
 An existing table whose settings would break the protocol is refused.
 """
@@ -194,6 +195,7 @@ def _family(family: bytes) -> JavaObject:
     made.setNewVersionBehavior(family != LOCK)
     made.setBloomFilterType(java_class(_PACKAGE + "regionserver.BloomType").ROW)
     made.setInMemory(family == LOCK)
+    made.setDataBlockEncoding(java_class(_PACKAGE + "io.encoding.DataBlockEncoding").ROW_INDEX_V1)
     return made.build()
 
 
