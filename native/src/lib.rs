@@ -31,6 +31,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(reads::states, module)?)?;
     module.add_function(wrap_pyfunction!(scans::scan, module)?)?;
     module.add_function(wrap_pyfunction!(scans::scan_columns, module)?)?;
+    module.add_function(wrap_pyfunction!(scans::scan_cells, module)?)?;
     module.add_class::<active::Slot>()?;
     module.add_class::<active::ActiveSnapshots>()?;
     module.add_class::<columns::Calls>()?;

@@ -1,4 +1,5 @@
-//! Scans of ranges of rows: `percola.store.lmdb.store.LmdbStore.scan` and `scan_columns`.
+//! Scans of ranges of rows: `percola.store.lmdb.store.LmdbStore.scan`, `scan_columns` and
+//! `scan_cells`.
 //!
 //! They run without the GIL. Whatever is not plain they leave to Python, as `reads` does.
 
@@ -16,7 +17,7 @@ use crate::reads::cell_state;
 
 /// Unwanted cells of a row that are passed one by one before seeking the next wanted one.
 const UNWANTED: usize = 24;
-/// Long values of about so many bytes end a scan of columns.
+/// Long values of about so many bytes end a scan into arrays.
 const LONG_BYTES: usize = 16 << 20;
 const LONG: usize = 256;
 /// Before the row in a key: the table.
@@ -58,6 +59,24 @@ impl From<c_int> for AskPython {
 }
 
 impl<'a> Range<'a> {
+    fn new(
+        py: Python<'_>,
+        txn: &Transaction,
+        trees: (Dbi, Dbi),
+        ts: u64,
+        keys: (&'a [u8], &'a [u8]),
+    ) -> PyResult<Self> {
+        Ok(Range {
+            api: txn.inner.shared.api,
+            txn: txn.inner.live(py)?,
+            cells: trees.0,
+            data: trees.1,
+            ts,
+            first: keys.0,
+            last: keys.1,
+        })
+    }
+
     /// Passes the cells to `taker`; returns the row to continue from, as in its key.
     ///
     /// # Safety
@@ -148,9 +167,41 @@ fn unescaped(row: &[u8]) -> Vec<u8> {
 
 // --- Cell by cell -------------------------------------------------------------------------
 
-struct Cells<'a> {
+/// Columns by name, or by what their names begin with; all but Percola's own if there are none.
+struct Wanted<'a> {
     columns: Option<Vec<(&'a [u8], bool)>>,
     names: Vec<&'a [u8]>,
+}
+
+impl<'a> Wanted<'a> {
+    fn new(columns: Option<&'a Vec<(PyBackedBytes, bool)>>) -> Self {
+        let columns = columns.map(|columns| {
+            columns
+                .iter()
+                .map(|(name, is_prefix)| (&name[..], *is_prefix))
+                .collect::<Vec<_>>()
+        });
+        let mut names: Vec<&[u8]> = columns.iter().flatten().map(|(name, _)| *name).collect();
+        names.sort_unstable();
+        Wanted { columns, names }
+    }
+
+    fn has(&self, column: &[u8]) -> bool {
+        match &self.columns {
+            None => column.first() != Some(&SYSTEM),
+            Some(columns) => columns.iter().any(|(name, is_prefix)| {
+                if *is_prefix {
+                    column.starts_with(name)
+                } else {
+                    column == *name
+                }
+            }),
+        }
+    }
+}
+
+struct Cells<'a> {
+    wanted: Wanted<'a>,
     limit: usize,
     found: Vec<(&'a [u8], &'a [u8], State<'a>)>,
 }
@@ -161,21 +212,11 @@ impl<'a> Taker<'a> for Cells<'a> {
     }
 
     fn place(&self, column: &[u8]) -> Option<usize> {
-        let wanted = match &self.columns {
-            None => column.first() != Some(&SYSTEM),
-            Some(columns) => columns.iter().any(|(name, is_prefix)| {
-                if *is_prefix {
-                    column.starts_with(name)
-                } else {
-                    column == *name
-                }
-            }),
-        };
-        wanted.then_some(0)
+        self.wanted.has(column).then_some(0)
     }
 
     fn names(&self) -> &[&'a [u8]] {
-        &self.names
+        &self.wanted.names
     }
 
     fn take(&mut self, row: &'a [u8], column: &'a [u8], _: usize, state: State<'a>) {
@@ -200,26 +241,9 @@ pub fn scan<'py>(
     cell: &Bound<'py, PyAny>,
 ) -> PyResult<Option<(Bound<'py, PyList>, Option<Bound<'py, PyBytes>>)>> {
     let inner = &txn.inner;
-    let range = Sent::new(Range {
-        api: inner.shared.api,
-        txn: inner.live(py)?,
-        cells: trees.0,
-        data: trees.1,
-        ts,
-        first,
-        last,
-    });
-    let wanted = columns.as_ref().map(|columns| {
-        columns
-            .iter()
-            .map(|(name, is_prefix)| (&name[..], *is_prefix))
-            .collect::<Vec<_>>()
-    });
-    let mut names: Vec<&[u8]> = wanted.iter().flatten().map(|(name, _)| *name).collect();
-    names.sort_unstable();
+    let range = Sent::new(Range::new(py, txn, trees, ts, (first, last))?);
     let mut taker = Cells {
-        columns: wanted,
-        names,
+        wanted: Wanted::new(columns.as_ref()),
         limit,
         found: Vec::new(),
     };
@@ -252,7 +276,7 @@ pub fn scan<'py>(
     )))
 }
 
-// --- Column by column ---------------------------------------------------------------------
+// --- As arrays ----------------------------------------------------------------------------
 
 /// An Arrow array of bytes under construction.
 #[derive(Default)]
@@ -285,16 +309,30 @@ impl Array {
         }
     }
 
+    /// A row, from its part of a key.
+    fn push_row(&mut self, row: &[u8]) {
+        if row.contains(&0) {
+            self.push(Some(&unescaped(row)));
+        } else {
+            self.push(Some(row));
+        }
+    }
+
     /// Its length and buffers, as `pyarrow.Array.from_buffers` takes them.
     fn buffers<'py>(&self, py: Python<'py>) -> (usize, [Bound<'py, PyBytes>; 3]) {
-        let mut ends = Vec::with_capacity(4 * self.len() + 4);
-        ends.extend_from_slice(&0i32.to_ne_bytes());
-        for end in &self.ends {
-            ends.extend_from_slice(&end.to_ne_bytes());
-        }
-        let parts = [&self.valid[..], &ends[..], &self.bytes[..]];
+        let offsets = offsets(&self.ends);
+        let parts = [&self.valid[..], &offsets[..], &self.bytes[..]];
         (self.len(), parts.map(|part| PyBytes::new(py, part)))
     }
+}
+
+/// The offsets of an Arrow array, from where each of its values ends.
+fn offsets(ends: &[i32]) -> Vec<u8> {
+    let first = std::iter::once(&0i32);
+    first
+        .chain(ends)
+        .flat_map(|end| end.to_ne_bytes())
+        .collect()
 }
 
 struct Columns<'a> {
@@ -324,11 +362,7 @@ impl<'a> Taker<'a> for Columns<'a> {
 
     fn take(&mut self, row: &'a [u8], _: &'a [u8], at: usize, state: State<'a>) {
         if self.rows.len() == 0 || row != self.row {
-            if row.contains(&0) {
-                self.rows.push(Some(&unescaped(row)));
-            } else {
-                self.rows.push(Some(row));
-            }
+            self.rows.push_row(row);
             self.row = row;
         }
         let index = self.rows.len() - 1;
@@ -370,15 +404,7 @@ pub fn scan_columns<'py>(
     )>,
 > {
     let inner = &txn.inner;
-    let range = Sent::new(Range {
-        api: inner.shared.api,
-        txn: inner.live(py)?,
-        cells: trees.0,
-        data: trees.1,
-        ts,
-        first,
-        last,
-    });
+    let range = Sent::new(Range::new(py, txn, trees, ts, (first, last))?);
     let mut sorted: Vec<(&[u8], usize)> = columns
         .iter()
         .enumerate()
@@ -415,6 +441,112 @@ pub fn scan_columns<'py>(
             .blocked
             .iter()
             .map(|(row, place, ts, record)| (*row, *place, (*ts, PyBytes::new(py, record))))
+            .collect(),
+        following.map(|row| PyBytes::new(py, &unescaped(row))),
+    )))
+}
+
+/// Cells one after the other, whatever their columns are.
+struct Flat<'a> {
+    wanted: Wanted<'a>,
+    limit: usize,
+    long: usize,
+    row: &'a [u8],
+    rows: Array,
+    /// The number of cells up to the end of each row.
+    ends: Vec<i32>,
+    columns: Array,
+    values: Array,
+    blocked: Vec<(usize, u64, &'a [u8])>,
+}
+
+impl<'a> Taker<'a> for Flat<'a> {
+    fn begins(&mut self) -> bool {
+        self.values.len() < self.limit && self.long < LONG_BYTES
+    }
+
+    fn place(&self, column: &[u8]) -> Option<usize> {
+        self.wanted.has(column).then_some(0)
+    }
+
+    fn names(&self) -> &[&'a [u8]] {
+        &self.wanted.names
+    }
+
+    fn take(&mut self, row: &'a [u8], column: &'a [u8], _: usize, state: State<'a>) {
+        if self.ends.is_empty() || row != self.row {
+            self.rows.push_row(row);
+            self.ends.push(self.values.len() as i32);
+            self.row = row;
+        }
+        match state {
+            State::Value(_, value) => {
+                self.values.push(Some(value));
+                self.long += if value.len() > LONG { value.len() } else { 0 };
+            }
+            State::Locked(ts, record) => {
+                self.blocked.push((self.values.len(), ts, record));
+                self.values.push(None);
+            }
+            _ => return,
+        }
+        self.columns.push(Some(column));
+        if let Some(end) = self.ends.last_mut() {
+            *end += 1;
+        }
+    }
+}
+
+/// `LmdbStore.scan_cells` within a transaction: the rows, the names and the values of their cells
+/// as the parts of Arrow arrays, the offsets of the rows among the cells, the locks, and the row to
+/// continue from. None: ask Python.
+#[pyfunction]
+#[allow(clippy::too_many_arguments, clippy::type_complexity)]
+pub fn scan_cells<'py>(
+    py: Python<'py>,
+    txn: &Transaction,
+    trees: (Dbi, Dbi),
+    ts: u64,
+    first: &[u8],
+    last: &[u8],
+    columns: Option<Vec<(PyBackedBytes, bool)>>,
+    limit: usize,
+) -> PyResult<
+    Option<(
+        [(usize, [Bound<'py, PyBytes>; 3]); 3],
+        Bound<'py, PyBytes>,
+        Vec<(usize, (u64, Bound<'py, PyBytes>))>,
+        Option<Bound<'py, PyBytes>>,
+    )>,
+> {
+    let inner = &txn.inner;
+    let range = Sent::new(Range::new(py, txn, trees, ts, (first, last))?);
+    let mut taker = Flat {
+        wanted: Wanted::new(columns.as_ref()),
+        limit,
+        long: 0,
+        row: &[],
+        rows: Array::default(),
+        ends: Vec::new(),
+        columns: Array::default(),
+        values: Array::default(),
+        blocked: Vec::new(),
+    };
+    let walked = inner
+        .shared
+        // SAFETY: as in `scan`.
+        .outside(py, || unsafe { range.get().walk(&mut taker) });
+    let Ok(following) = walked else {
+        return Ok(None);
+    };
+    let arrays = [&taker.rows, &taker.columns, &taker.values];
+    Ok(Some((
+        arrays.map(|array| array.buffers(py)),
+        PyBytes::new(py, &offsets(&taker.ends)),
+        taker
+            .blocked
+            .iter()
+            .map(|(at, ts, record)| (*at, (*ts, PyBytes::new(py, record))))
             .collect(),
         following.map(|row| PyBytes::new(py, &unescaped(row))),
     )))

@@ -177,3 +177,20 @@ def scan_columns(
     ]
     | None
 ): ...
+def scan_cells(
+    txn: Transaction,
+    trees: tuple[int, int],
+    ts: int,
+    first: bytes,
+    last: bytes,
+    columns: Sequence[tuple[bytes, bool]] | None,
+    limit: int,
+) -> (
+    tuple[
+        list[tuple[int, list[bytes]]],
+        bytes,
+        list[tuple[int, tuple[int, bytes]]],
+        bytes | None,
+    ]
+    | None
+): ...

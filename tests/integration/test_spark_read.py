@@ -201,8 +201,8 @@ def test_a_frame_holds_garbage_collection_back_and_one_that_came_too_late_says_s
 # --- Locks ----------------------------------------------------------------------------------
 
 
-def leave_locked(pipe: Connection, address: str) -> None:
-    """In another process: a transaction that has locked its cell, and goes no further."""
+def leave_locked(pipe: Connection, address: str, row: str) -> None:
+    """In another process: a transaction that has locked cells of a row, and goes no further."""
     # Readers may take their time: none may take the lock for one that was left.
     with percola.open(address, SCHEMA, lock_ttl_seconds=600) as repository:
         store = repository.context.store
@@ -215,14 +215,15 @@ def leave_locked(pipe: Connection, address: str) -> None:
             return applied
 
         with repository.transaction(two_phase=True) as t:
-            t.set(size, "row-000001", -1)
+            t.set(size, row, -1)
+            t.set(links["a"], row, -1)
             store.mutate = stopping  # type: ignore[method-assign]
 
 
 def test_what_a_reader_does_about_a_lock(repo: Repository, read: Read, folder: Path) -> None:
     put(repo, 3)
     repo.close()
-    with Child(leave_locked, str(folder)) as child:
+    with Child(leave_locked, str(folder), "row-000001") as child:
         assert child.hear() == "locked"
         avoiding = read(columns="size", onLock="avoid")
         assert sorted(row.size for row in avoiding.collect()) == [0, 1, 2]
@@ -234,6 +235,39 @@ def test_what_a_reader_does_about_a_lock(repo: Repository, read: Read, folder: P
             read(columns="size", lockWaitSeconds="0").collect()
     # Its process is dead, so the transaction is undone by whoever meets it.
     assert sorted(row.size for row in read(columns="size", onLock="fail").collect()) == [0, 1, 2]
+
+
+def test_what_a_reader_does_about_locks_in_a_family(
+    repo: Repository, read: Read, folder: Path
+) -> None:
+    put(repo, 3)
+    with repo.transaction() as t:
+        for name, row in (("a", "row-000001"), ("b", "row-000001"), ("b", "row-000002")):
+            t.set(links[name], row, len(name + row))
+    repo.close()
+    kept = [("row-000001", {"a": 11, "b": 11}), ("row-000002", {"b": 11})]
+    cells = [(row, name, value) for row, names in kept for name, value in names.items()]
+
+    def maps(**options: str) -> list[tuple[Any, ...]]:
+        return sorted(tuple(row) for row in read(columns="links", **options).collect())
+
+    def cells_of(**options: str) -> list[tuple[Any, ...]]:
+        return sorted(tuple(row) for row in read(family="links", **options).collect())
+
+    # One of the rows has other cells, in the family too; one has none but those that are locked.
+    with (
+        Child(leave_locked, str(folder), "row-000001") as first,
+        Child(leave_locked, str(folder), "row-000009") as second,
+    ):
+        assert first.hear() == second.hear() == "locked"
+        assert maps(onLock="avoid") == kept
+        assert cells_of(onLock="avoid") == cells
+        for look in (maps, cells_of):
+            with pytest.raises(PySparkException, match=r"row-000001.*is locked by the live"):
+                look(onLock="fail")
+    # Both processes are dead.
+    assert maps(onLock="fail") == kept
+    assert cells_of() == cells
 
 
 # --- Filters --------------------------------------------------------------------------------

@@ -31,6 +31,7 @@ from percola.cells import (
     encode_write,
 )
 from percola.store.base import BLOCKED, CellState, Put, RowMutation
+from percola.store.capabilities import scan_cells
 from percola.store.lmdb import driver
 from percola.store.lmdb.environment import Environment
 from percola.store.lmdb.store import LmdbStore
@@ -125,6 +126,20 @@ def scanned_by_columns(store: LmdbStore, ts: int, limit: int) -> tuple[list[Any]
     return rows, values, sorted(blocked)
 
 
+def scanned_into_arrays(store: LmdbStore, ts: int, limit: int, columns: Any) -> list[Any]:
+    """All of the table, cell after cell, in parts, and each part's end."""
+    found: list[Any] = []
+    position: bytes | None = b""
+    while position is not None:
+        part = scan_cells(store, "t", position, b"", ts, columns, limit)
+        for array in (part.rows, part.offsets, part.columns, part.values):
+            assert array.validate(full=True) is None
+            found += array.to_pylist()
+        position = part.following
+        found += [*part.blocked, position]
+    return found
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_scans_find_what_the_python_code_finds(store: LmdbStore, seed: int) -> None:
     rng = random.Random(seed)
@@ -145,12 +160,13 @@ def test_scans_find_what_the_python_code_finds(store: LmdbStore, seed: int) -> N
                     (
                         [scanned(store, ts, limit, columns) for columns in SCANS],
                         scanned_by_columns(store, ts, limit),
+                        [scanned_into_arrays(store, ts, limit, columns) for columns in SCANS],
                     )
                 )
             assert found[0] == found[1]
             assert found[0][0][0]
     environment.native = native
-    assert asked.answers == {"scan", "scan_columns"}
+    assert asked.answers == {"scan", "scan_columns", "scan_cells"}
 
 
 class Asked:

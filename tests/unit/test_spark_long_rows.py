@@ -2,44 +2,62 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
 
 from percola import SchemaError, Table, UnknownColumnError, WrongTypeError
-from percola.cells import Cell
-from percola.spark.read.family_rows import long_fields, long_rows
+from percola.spark.read.family_rows import LongRows, long_fields, long_rows
 
 docs = Table("docs")
 links = docs.family("links", int)
 
 CELLS = [
-    (Cell("docs", b"page-1", b"links:nav"), links["nav"].encode_value(3)),
-    (Cell("docs", b"page-1", b"links:text:body"), links["text:body"].encode_value(1)),
-    (Cell("docs", b"page-2", b"links:nav"), links["nav"].encode_value(-5)),
+    (b"page-1", b"links:nav", links["nav"].encode_value(3)),
+    (b"page-1", b"links:text:body", links["text:body"].encode_value(1)),
+    (b"page-2", b"links:nav", links["nav"].encode_value(-5)),
 ]
+
+
+def batch(rows: LongRows, cells: list[tuple[bytes, bytes, bytes]]) -> pa.RecordBatch:
+    """Cells, given as row, column and encoded value, in the columns of `rows`."""
+    return rows.batch(*(pa.array([one[at] for one in cells], pa.binary()) for at in range(3)))
 
 
 def test_every_cell_is_a_row_with_its_qualifier_and_value() -> None:
     whole = long_rows(links, long_fields(links, "page"), "page")
-    assert whole.batch(CELLS).to_pylist() == [
+    assert batch(whole, CELLS).to_pylist() == [
         {"page": "page-1", "qualifier": "nav", "value": 3},
         {"page": "page-1", "qualifier": "text:body", "value": 1},
         {"page": "page-2", "qualifier": "nav", "value": -5},
     ]
-    assert whole.batch([]).num_rows == 0
+    assert batch(whole, []).num_rows == 0
 
 
 def test_some_columns_in_another_order_and_a_narrower_type() -> None:
     wanted = StructType([StructField("value", IntegerType()), StructField("page", StringType())])
     some = long_rows(links, wanted, "page")
-    assert some.batch(CELLS).to_pylist() == [
+    assert batch(some, CELLS).to_pylist() == [
         {"value": 3, "page": "page-1"},
         {"value": 1, "page": "page-1"},
         {"value": -5, "page": "page-2"},
     ]
-    too_wide = [(CELLS[0][0], links["nav"].encode_value(2**40))]
-    with pytest.raises(WrongTypeError, match="page-1"):
-        some.batch(too_wide)
+    too_wide = [CELLS[1], (b"page-9", b"links:nav", links["nav"].encode_value(2**40))]
+    with pytest.raises(WrongTypeError, match="page-9"):
+        batch(some, too_wide)
+
+
+def test_parts_of_arrays_are_rows_like_whole_ones() -> None:
+    whole = long_rows(links, long_fields(links, "page"), "page")
+    rows, names, raws = (pa.array([one[at] for one in CELLS], pa.binary()) for at in range(3))
+    parts = [whole.batch(rows[at:], names[at:], raws[at:]).to_pylist() for at in range(3)]
+    assert parts == [parts[0][at:] for at in range(3)]
+
+
+def test_a_qualifier_that_is_not_text_is_named() -> None:
+    whole = long_rows(links, long_fields(links, "page"), "page")
+    with pytest.raises(WrongTypeError, match=r"has a column b'links:\\xff', which should be"):
+        batch(whole, [CELLS[0], (b"page-1", b"links:\xff", b"1")])
 
 
 def test_columns_that_long_rows_do_not_have_are_refused() -> None:

@@ -58,7 +58,6 @@ from percola import (
     map_of,
     struct_of,
 )
-from percola.cells import Cell
 from percola.codecs import OrderedCodec
 from percola.spark.arrow_values import decoded, encoded, natural_type
 from percola.spark.columns import chosen, fields_of, schema_of, to_batch
@@ -438,9 +437,13 @@ def test_a_family_as_rows_has_the_types_of_its_row_and_values() -> None:
         StringType(),
         DecimalType(6, 2),
     ]
-    cell = Cell("shop", shop.encode_row(Decimal("1.5")), b"offers:x")
-    raw = decimal_of(6, 2).encode(Decimal("9.99"))
-    assert long_rows(offers, fields, "row").batch([(cell, raw)]).to_pylist() == [
+    cell = (
+        shop.encode_row(Decimal("1.5")),
+        b"offers:x",
+        decimal_of(6, 2).encode(Decimal("9.99")),
+    )
+    arrays = [pa.array([one], pa.binary()) for one in cell]
+    assert long_rows(offers, fields, "row").batch(*arrays).to_pylist() == [
         {"row": Decimal("1.5"), "qualifier": "x", "value": Decimal("9.99")}
     ]
     narrow = StructType([StructField("row", DecimalType(4, 1))])

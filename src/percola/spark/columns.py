@@ -22,12 +22,15 @@ family without cells.
 from __future__ import annotations
 
 import difflib
+import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import DataType, MapType, StringType, StructField, StructType
 
 from percola.cells import Cell
@@ -46,6 +49,7 @@ from percola.spark.types import (
     writes,
 )
 from percola.spark.versions import arrow_schema
+from percola.store.base import CellScan
 
 ROW: Final = "row"
 """The default name of the Spark column with the row's key; the option rowColumn changes it."""
@@ -274,19 +278,48 @@ def to_batch(columns: Sequence[Chosen], rows: Rows) -> pa.RecordBatch:
 
 def to_arrays(columns: Sequence[Chosen], rows: Rows, schema: pa.Schema) -> list[pa.Array]:
     """The arrays of `to_batch`; `schema` is the `schema_of` the columns."""
+    cells = [(name, raw) for _, values in rows for name, raw in values.items()]
+    ends = itertools.accumulate((len(values) for _, values in rows), initial=0)
+    found = CellScan(
+        pa.array([key for key, _ in rows], pa.binary()),
+        pa.array(ends, pa.int32()),
+        pa.array([name for name, _ in cells], pa.binary()),
+        pa.array([raw for _, raw in cells], pa.binary()),
+        [],
+        None,
+    )
+    return arrays_of(columns, found, schema)
+
+
+def arrays_of(columns: Sequence[Chosen], cells: CellScan, schema: pa.Schema) -> list[pa.Array]:
+    """Rows, of which no cell is blocked, as Arrow arrays, one for each of `columns`.
+
+    Raises WrongTypeError, naming the cell, for a value that is not of its column's type.
+    """
     arrays = []
-    keys = [key for key, _ in rows]
+    row_of = rows_of(cells)
     for one, field in zip(columns, schema, strict=True):
         member = one.member
         if member is None:
-            arrays.append(row_array(keys, field.type, one.row_codec))
+            arrays.append(row_array(cells.rows, field.type, one.row_codec))
         elif isinstance(member, Family):
-            arrays.append(_family_array(one, member, rows, field.type))
+            arrays.append(_family_array(one, member, cells, row_of, field.type))
         else:
-            name = member.key
-            raws = [values.get(name) for _, values in rows]
-            arrays.append(value_array(one, raws, keys, field.type))
+            mine = _where(pc.equal(cells.columns, pa.scalar(member.key, pa.binary())))
+            at = np.full(len(cells.rows), -1)
+            at[row_of[mine]] = mine
+            raws = cells.values.take(pa.array(at, mask=at < 0))
+            arrays.append(value_array(one, raws, cells.rows, field.type))
     return arrays
+
+
+def rows_of(cells: CellScan) -> Any:
+    """The number of each cell's row, as a NumPy array."""
+    return np.repeat(np.arange(len(cells.rows)), np.diff(cells.offsets.to_numpy()))
+
+
+def _where(mask: pa.Array) -> Any:
+    return np.flatnonzero(mask.to_numpy(zero_copy_only=False))
 
 
 def _binary(raws: Raws) -> pa.Array:
@@ -404,26 +437,47 @@ def _unreadable(
     )
 
 
-def _family_array(one: Chosen, family: Family[Any, Any], rows: Rows, kind: pa.DataType) -> pa.Array:
-    prefix, skip = family.prefix, len(family.prefix)
-    qualifiers: list[bytes] = []
-    raws: list[bytes] = []
-    places: list[tuple[int, bytes]] = []
-    offsets: list[int | None] = []
-    for at, (_, values) in enumerate(rows):
-        before = len(raws)
-        for name, raw in values.items():
-            if name.startswith(prefix):
-                qualifiers.append(name[skip:])
-                raws.append(raw)
-                places.append((at, name))
-        offsets.append(before if len(raws) > before else None)
-    offsets.append(len(raws))
+def _family_array(
+    one: Chosen, family: Family[Any, Any], cells: CellScan, row_of: Any, kind: pa.DataType
+) -> pa.Array:
+    mine = _where(pc.starts_with(cells.columns, family.prefix))
+    names, raws, row_of = cells.columns.take(mine), cells.values.take(mine), row_of[mine]
 
     def cell(at: int) -> Cell:
-        row, name = places[at]
-        return Cell(family.table.name, rows[row][0], name)
+        return Cell(family.table.name, cells.rows[row_of[at]].as_py(), names[at].as_py())
 
     items = cells_array(family.codec, one.value_type, raws, kind.item_type, cell)
-    names = row_array(qualifiers, pa.string())
-    return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), names, items, type=kind)
+    counts = np.bincount(row_of, minlength=len(cells.rows))
+    offsets = np.append(0, np.cumsum(counts)).astype(np.int32)
+    # A map without entries is null.
+    nullable = pa.array(offsets, mask=np.append(counts == 0, False))
+    return pa.MapArray.from_arrays(nullable, qualifiers(names, family), items, type=kind)
+
+
+def qualifiers(names: pa.Array, family: Family[Any, Any]) -> pa.Array:
+    """The names of a family's columns without what they all begin with, as text.
+
+    Raises WrongTypeError for one that is not UTF-8.
+    """
+    count, skip = len(names), len(family.prefix)
+    if not count:
+        return pa.array([], pa.string())
+    _, ends, raw = names.buffers()
+    offsets = np.frombuffer(ends, np.int32, count + 1, 4 * names.offset)
+    lengths = np.diff(offsets) - skip
+    kept = np.append(0, np.cumsum(lengths)).astype(np.int32)
+    taken = np.arange(kept[-1]) + np.repeat(offsets[:-1] + skip - kept[:-1], lengths)
+    buffers = [None, pa.py_buffer(kept), pa.py_buffer(np.frombuffer(raw, np.uint8)[taken])]
+    found = pa.Array.from_buffers(pa.binary(), count, buffers)
+    try:
+        return found.cast(pa.string())
+    except pa.ArrowInvalid as error:
+        for name in names.to_pylist():
+            try:
+                name.decode()
+            except ValueError:
+                raise WrongTypeError(
+                    f"The table {family.table.name!r} has a column {name!r}, which should be text, "
+                    f"as all names of the family {family.name!r} are, but is not UTF-8."
+                ) from error
+        raise

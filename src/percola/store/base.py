@@ -172,6 +172,29 @@ class ColumnScan(NamedTuple):
     following: bytes | None
 
 
+class CellScan(NamedTuple):
+    """A range of rows, cell after cell: see `percola.store.capabilities.scan_cells`.
+
+    Attributes:
+        rows: the rows, in order, as an Arrow array of bytes.
+        offsets: an Arrow array of 32-bit integers, one longer: the cells of row i have the numbers
+            from `offsets[i]` to before `offsets[i + 1]`.
+        columns: the column's name of each cell, in the order of names within a row, as an Arrow
+            array of bytes.
+        values: an Arrow array of bytes with the value of each cell.
+        blocked: (number of the cell, (start_ts, lock record)) where a lock blocks the reader; the
+            value there is null and meaningless.
+        following: the row to continue from, or None at the end.
+    """
+
+    rows: Any
+    offsets: Any
+    columns: Any
+    values: Any
+    blocked: list[tuple[int, tuple[int, bytes]]]
+    following: bytes | None
+
+
 PendingEntry: TypeAlias = tuple[int, bytes, Sequence[int]]
 """The timestamp of a pending entry, the row, and each start_ts of the transaction's locks there."""
 

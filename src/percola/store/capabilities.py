@@ -1,16 +1,17 @@
 """§2.5: faster reads that a store may offer, and what takes their place where it does not.
 
 A store implements `CellReads`, `ColumnReads` or `NativeCalls` by having their method; nothing else
-in the store changes. Callers use `reader_of` and `scan_columns`, which work with every store.
+in the store changes. Callers use `reader_of`, `scan_columns` and `scan_cells`, which work with
+every store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from percola.cells import Cell
-from percola.store.base import BLOCKED, Blocked, ColumnScan, Reader, Store
+from percola.store.base import BLOCKED, Blocked, CellScan, ColumnScan, Reader, Store
 
 if TYPE_CHECKING:
     import percola._native as _native
@@ -26,7 +27,7 @@ class CellReads(Protocol):
 
 @runtime_checkable
 class ColumnReads(Protocol):
-    """A store that scans some columns of a table faster than `Store.scan` does."""
+    """A store that scans a table into Arrow arrays faster than `Store.scan` does."""
 
     def scan_columns(
         self,
@@ -38,6 +39,17 @@ class ColumnReads(Protocol):
         limit: int = 8192,
     ) -> ColumnScan:
         """The result of `Store.scan` for these columns, as Arrow arrays of about `limit` rows."""
+
+    def scan_cells(
+        self,
+        table: str,
+        start: bytes,
+        end: bytes,
+        ts: int,
+        columns: Sequence[tuple[bytes, bool]] | None,
+        limit: int = 8192,
+    ) -> CellScan | None:
+        """The result of `Store.scan`, as Arrow arrays of about `limit` cells; None: ask `scan`."""
 
 
 Codecs: TypeAlias = Sequence[tuple[Callable[[Any], bytes], Callable[[bytes], Any]]]
@@ -107,3 +119,47 @@ def scan_columns(
             blocked.append((len(rows) - 1, place, lock))
     arrays = [pa.array(one, pa.binary()) for one in values]
     return ColumnScan(pa.array(rows, pa.binary()), arrays, blocked, following)
+
+
+def scan_cells(
+    store: Store,
+    table: str,
+    start: bytes,
+    end: bytes,
+    ts: int,
+    columns: Sequence[tuple[bytes, bool]] | None,
+    limit: int = 8192,
+) -> CellScan:
+    """The result of `Store.scan`, as Arrow arrays of about `limit` cells of whole rows.
+
+    Needs pyarrow, which the extra `spark` installs.
+    """
+    if isinstance(store, ColumnReads):
+        scanned = store.scan_cells(table, start, end, ts, columns, limit)
+        if scanned is not None:
+            return scanned
+    cells, following = store.scan(table, start, end, ts, columns=columns, limit=limit)
+    blocked = [(at, lock) for at, (_, (lock, _, _)) in enumerate(cells) if lock is not None]
+    found = [
+        (cell.row, cell.column, value if lock is None else None) for cell, (lock, _, value) in cells
+    ]
+    return cells_as_arrays(found)._replace(blocked=blocked, following=following)
+
+
+def cells_as_arrays(cells: Iterable[tuple[bytes, bytes, bytes | None]]) -> CellScan:
+    """Cells as arrays: (row, column, value) of each, in the order of a scan."""
+    import pyarrow as pa
+
+    rows: list[bytes] = []
+    offsets: list[int] = []
+    columns: list[bytes] = []
+    values: list[bytes | None] = []
+    for row, column, value in cells:
+        if not rows or rows[-1] != row:
+            rows.append(row)
+            offsets.append(len(values))
+        columns.append(column)
+        values.append(value)
+    offsets.append(len(values))
+    arrays = [pa.array(one, pa.binary()) for one in (rows, columns, values)]
+    return CellScan(arrays[0], pa.array(offsets, pa.int32()), arrays[1], arrays[2], [], None)

@@ -10,7 +10,6 @@ Selected by the option `family=links`. A row with a million links becomes a mill
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,7 +18,7 @@ from pyspark.sql.types import DataType, StringType, StructField, StructType
 
 from percola import Family, SchemaError, UnknownColumnError, WrongTypeError
 from percola.cells import Cell
-from percola.spark.columns import cells_array, row_array
+from percola.spark.columns import cells_array, qualifiers, row_array
 from percola.spark.types import reads, row_codec, row_type, type_of
 from percola.spark.versions import arrow_schema
 
@@ -41,25 +40,26 @@ class LongRows:
     schema: StructType
     row_name: str
 
-    def batch(self, cells: Sequence[tuple[Cell, bytes]]) -> pa.RecordBatch:
-        """The cells with their encoded values as an Arrow batch; WrongTypeError names one."""
-        skip = len(self.family.prefix)
-        arrow = arrow_schema(self.schema)
+    def batch(self, rows: pa.Array, names: pa.Array, raws: pa.Array) -> pa.RecordBatch:
+        """Cells as an Arrow batch: the row, the column's name and the encoded value of each.
+
+        Raises WrongTypeError, which names a cell whose value is not of the family's type.
+        """
+
+        def cell(at: int) -> Cell:
+            return Cell(self.family.table.name, rows[at].as_py(), names[at].as_py())
+
+        schema = arrow_schema(self.schema)
         arrays = []
-        for field, spark in zip(arrow, self.schema, strict=True):
+        for field, spark in zip(schema, self.schema, strict=True):
             if field.name == self.row_name:
-                keys = [cell.row for cell, _ in cells]
-                arrays.append(row_array(keys, field.type, row_codec(self.family.table)))
+                arrays.append(row_array(rows, field.type, row_codec(self.family.table)))
             elif field.name == QUALIFIER:
-                names = [cell.column[skip:] for cell, _ in cells]
-                arrays.append(row_array(names, field.type))
+                arrays.append(qualifiers(names, self.family))
             else:
-                raws = [raw for _, raw in cells]
                 codec = self.family.codec
-                arrays.append(
-                    cells_array(codec, spark.dataType, raws, field.type, lambda at: cells[at][0])
-                )
-        return pa.RecordBatch.from_arrays(arrays, schema=arrow)
+                arrays.append(cells_array(codec, spark.dataType, raws, field.type, cell))
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def long_fields(family: Family[Any, Any], row_name: str) -> StructType:

@@ -1,25 +1,25 @@
 """§2.4 The scan of a task: a range of a table's rows at one timestamp, as Arrow batches.
 
-Single columns are read column by column (`Store.scan_columns`) and become Arrow arrays without
-conversion. Families are read row by row. In both cases a lock on a cell is resolved first and the
-cell read again, as by every reader (figure 6, rules P9 and P10).
+Single columns are read column by column and families cell after cell, into Arrow arrays
+(`percola.store.capabilities`). In both cases a lock on a cell is resolved first and the cell read
+again, as by every reader (figure 6, rules P9 and P10).
 """
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from percola import LockTimeoutError
 from percola.cells import Cell, decode_lock
-from percola.spark.columns import Chosen, row_array, schema_of, to_arrays, value_array
+from percola.spark.columns import Chosen, arrays_of, row_array, rows_of, schema_of, value_array
 from percola.spark.metrics import TaskMetrics
 from percola.spark.read.family_rows import LongRows
-from percola.store.base import CellState, ColumnScan
-from percola.store.capabilities import scan_columns
+from percola.store.base import CellScan, CellState, ColumnScan
+from percola.store.capabilities import scan_cells, scan_columns
 from percola.store.walks import state_beneath
 from percola.transactions.context import TransactionContext
 
@@ -82,19 +82,15 @@ class RangeReader:
         if wanted and not any(is_prefix for _, is_prefix in wanted):
             names = list(dict.fromkeys(name for name, _ in wanted))
             return self._by_column(columns, names, start, end, sieves)
-        return self._by_row(columns, wanted or None, start, end, sieves)
+        return self._by_cell(columns, wanted or None, start, end, sieves)
 
     def long_batches(self, columns: LongRows, start: bytes, end: bytes) -> Iterator[Any]:
         """The cells of a family, one per row, as Arrow batches; raises the errors of `batches`."""
-        wanted = [(columns.family.prefix, True)]
-        for rows in self._rows(wanted, start, end):
-            cells = [
-                (Cell(self._table, row, column), raw)
-                for row, values in rows
-                for column, raw in values.items()
-            ]
-            for at in range(0, len(cells), _CELLS):
-                yield columns.batch(cells[at : at + _CELLS])
+        for found in self._cells([(columns.family.prefix, True)], start, end):
+            rows = found.rows.take(pa.array(rows_of(found)))
+            for at in range(0, len(rows), _CELLS):
+                parts = (rows, found.columns, found.values)
+                yield columns.batch(*(one[at : at + _CELLS] for one in parts))
 
     def rows(self, keys: Iterable[bytes]) -> dict[bytes, dict[bytes, bytes]]:
         """The encoded values of each of these rows, by column; raises the errors of `batches`."""
@@ -180,9 +176,9 @@ class RangeReader:
             [pa.array([one[at] for at in kept], pa.binary()) for one in values],
         )
 
-    # --- Row by row ---------------------------------------------------------------------
+    # --- Cell by cell -------------------------------------------------------------------
 
-    def _by_row(
+    def _by_cell(
         self,
         columns: Sequence[Chosen],
         wanted: list[tuple[bytes, bool]] | None,
@@ -191,37 +187,48 @@ class RangeReader:
         sieves: Sequence[Sieve],
     ) -> Iterator[Any]:
         schema = schema_of(columns)
-        for rows in self._rows(wanted, start, end):
-            batch = pa.RecordBatch.from_arrays(to_arrays(columns, rows, schema), schema=schema)
+        for found in self._cells(wanted, start, end):
+            batch = pa.RecordBatch.from_arrays(arrays_of(columns, found, schema), schema=schema)
             for at, test in sieves:
                 batch = batch.filter(test(batch.column(at)))
             if batch.num_rows:
                 yield batch
 
-    def _rows(
+    def _cells(
         self, wanted: list[tuple[bytes, bool]] | None, start: bytes, end: bytes
-    ) -> Iterator[list[tuple[bytes, dict[bytes, bytes]]]]:
-        """Rows with the encoded values of their columns, in batches."""
+    ) -> Iterator[CellScan]:
+        """The cells of the range once all locks are resolved, in parts that are not empty."""
         position: bytes | None = start
         limit = _FIRST_CELLS
         while position is not None:
-            cells, position = self._store.scan(
-                self._table, position, end, self._ts, columns=wanted, limit=limit
-            )
+            found = scan_cells(self._store, self._table, position, end, self._ts, wanted, limit)
+            position = found.following
+            if found.blocked:
+                found = self._without_locks(found)
+            size = found.values.nbytes
             self.metrics.calls += 1
-            rows = []
-            size = 0
-            for row, group in itertools.groupby(cells, key=_row_of):
-                values = self._values(group)
-                size += sum(map(len, values.values()))
-                if values:
-                    rows.append((row, values))
-                    self.metrics.size += len(row)
-            self.metrics.rows += len(rows)
-            self.metrics.size += size
+            self.metrics.rows += len(found.rows)
+            self.metrics.size += found.rows.nbytes + size
             limit = max(16, min(_CELLS, limit * 4, limit * _BYTES // max(1, size)))
-            if rows:
-                yield rows
+            if len(found.rows):
+                yield found
+
+    def _without_locks(self, found: CellScan) -> CellScan:
+        """The cells once all locks are resolved; cells and rows without a value are dropped."""
+        row_of, values = rows_of(found), found.values.to_pylist()
+        for at, lock in found.blocked:
+            row, column = found.rows[row_of[at]].as_py(), found.columns[at].as_py()
+            values[at] = self._settled(Cell(self._table, row, column), lock)
+        kept = np.array([value is not None for value in values], bool)
+        counts = np.bincount(row_of[kept], minlength=len(found.rows))
+        return CellScan(
+            found.rows.filter(pa.array(counts > 0)),
+            pa.array(np.append(0, np.cumsum(counts[counts > 0])).astype(np.int32)),
+            found.columns.filter(pa.array(kept)),
+            pa.array([value for value in values if value is not None], pa.binary()),
+            [],
+            found.following,
+        )
 
     # --- Locks --------------------------------------------------------------------------
 
@@ -265,7 +272,3 @@ def merged(batches: Iterator[Any]) -> Iterator[Any]:
             waiting, rows = [], 0
     if waiting:
         yield pa.concat_batches(waiting)
-
-
-def _row_of(entry: tuple[Cell, CellState]) -> bytes:
-    return entry[0].row

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from percola.cells import INLINE, MAX_TS, WRITE_HEADER, Op, decode_write
-from percola.store.base import ColumnScan
+from percola.store.base import CellScan, ColumnScan
 from percola.store.lmdb.driver import Txn
 from percola.store.lmdb.keys import TOP, Keys
 
@@ -287,11 +287,26 @@ def column_scan(
     following: bytes | None,
 ) -> ColumnScan:
     """What `percola._native.scan_columns` has found: each array's length and buffers."""
-    rows, *values = (
-        pa.Array.from_buffers(pa.binary(), count, [pa.py_buffer(buffer) for buffer in buffers])
-        for count, buffers in arrays
-    )
+    rows, *values = map(_from_buffers, arrays)
     return ColumnScan(rows, values, blocked, following)
+
+
+def cell_scan(
+    arrays: list[tuple[int, list[bytes]]],
+    offsets: bytes,
+    blocked: list[tuple[int, tuple[int, bytes]]],
+    following: bytes | None,
+) -> CellScan:
+    """What `percola._native.scan_cells` has found: each array's length and buffers."""
+    rows, columns, values = map(_from_buffers, arrays)
+    parts = [None, pa.py_buffer(offsets)]
+    ends = pa.Array.from_buffers(pa.int32(), len(rows) + 1, parts)
+    return CellScan(rows, ends, columns, values, blocked, following)
+
+
+def _from_buffers(array: tuple[int, list[bytes]]) -> pa.Array:
+    count, buffers = array
+    return pa.Array.from_buffers(pa.binary(), count, [pa.py_buffer(one) for one in buffers])
 
 
 def _buffers(array: pa.Array) -> tuple[Any, Any, Any]:

@@ -48,6 +48,7 @@ from percola.store.base import (
     BLOCKED,
     NOTHING,
     Blocked,
+    CellScan,
     CellState,
     ChangedRow,
     ColumnScan,
@@ -543,6 +544,27 @@ class LmdbStore(OneStepStore):
                 if result is not None:
                     return column_scan(*result)
             return ColumnReader(txn, self._keys, *trees, ts, columns).read(first, last, limit)
+
+    def scan_cells(
+        self,
+        table: str,
+        start: bytes,
+        end: bytes,
+        ts: int,
+        columns: Sequence[tuple[bytes, bool]] | None,
+        limit: int = 8192,
+    ) -> CellScan | None:
+        environment = self._environment
+        if (native := environment.native) is None:
+            return None
+        from percola.store.lmdb.scan import cell_scan  # It needs pyarrow.
+
+        first, last = self._keys.row_key(table, start), self._keys.end_key(table, end)
+        with environment.reading() as txn:
+            self._safe_point.check(ts)
+            trees = environment.databases[_CELLS], environment.databases[_DATA]
+            result = native.scan_cells(txn, trees, ts, first, last, columns, limit)
+        return None if result is None else cell_scan(*result)
 
     def scan_kind(
         self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256

@@ -1,7 +1,8 @@
-"""§2.1: conformance tests for column-by-column scans."""
+"""§2.1: conformance tests for scans into Arrow arrays: column by column, and cell after cell."""
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
@@ -11,7 +12,7 @@ import pytest
 from percola.cells import INLINE_BYTES, NO_CHANGE, Kind, LastChange, Op, encode_write
 from percola.errors import DamagedRecordError
 from percola.store.base import CellState, Delete, Put, RowMutation, Store
-from percola.store.capabilities import scan_columns
+from percola.store.capabilities import scan_cells, scan_columns
 from percola.testing.conformance.fixtures import Ground, lock, unchanged, written
 from percola.testing.conformance.model import scan_all
 
@@ -72,9 +73,16 @@ _SHAPES: Final[dict[str, Callable[[bytes], Changes]]] = {
     "notified": lambda row: [*_put(b"a"), Put(Kind.NOTIFY, b"a", 5, b"")],
 }
 
+_WANTED: Final[Sequence[Sequence[tuple[bytes, bool]] | None]] = (
+    None,
+    [(b"b:", True)],
+    [(b"b", True), (b"a", False)],
+    [(b"nix", False)],
+)
+
 
 class ColumnClaims(Ground):
-    """Columns of a range of rows."""
+    """Columns of a range of rows, and all of their cells."""
 
     def _columns(
         self, store: Store, table: str, start: bytes, end: bytes, names: Sequence[bytes], limit: int
@@ -117,6 +125,50 @@ class ColumnClaims(Ground):
         assert all(store.mutate(batch))
         return rows
 
+    def _cells(
+        self,
+        store: Store,
+        table: str,
+        start: bytes,
+        end: bytes,
+        columns: Sequence[tuple[bytes, bool]] | None,
+        limit: int,
+    ) -> list[tuple[bytes, bytes, CellState]]:
+        """The result of `scan_cells`, as cells."""
+        found: list[tuple[bytes, bytes, CellState]] = []
+        position: bytes | None = start
+        while position is not None:
+            part = scan_cells(store, table, position, end, _TS, columns, limit)
+            rows, offsets = part.rows.to_pylist(), part.offsets.to_pylist()
+            names, values = part.columns.to_pylist(), part.values.to_pylist()
+            assert rows or part.following is None
+            assert len(offsets) == len(rows) + 1
+            assert offsets[-1] == len(names) == len(values)
+            # Whole rows, each with a cell, up to the limit and to the end of its row.
+            assert all(begin < end for begin, end in itertools.pairwise(offsets))
+            assert len(rows) < 2 or offsets[-2] < limit
+            blocked = dict(part.blocked)
+            for row, (begin, until) in zip(rows, itertools.pairwise(offsets), strict=True):
+                for at in range(begin, until):
+                    held = blocked.get(at)
+                    assert (held is None) == (values[at] is not None)
+                    found.append((row, names[at], (held, 0, values[at])))
+            position = part.following
+        return found
+
+    def _expected_cells(
+        self,
+        store: Store,
+        table: str,
+        start: bytes,
+        end: bytes,
+        columns: Sequence[tuple[bytes, bool]] | None,
+    ) -> list[tuple[bytes, bytes, CellState]]:
+        return [
+            (cell.row, cell.column, (held, 0, None if held else value))
+            for cell, (held, _, value) in scan_all(store, table, start, end, _TS, columns)
+        ]
+
     @pytest.mark.parametrize("shape", _SHAPES)
     def test_columns_of_rows_that_are_all_alike_are_what_a_scan_finds(
         self, store: Store, table: str, shape: str
@@ -127,6 +179,18 @@ class ColumnClaims(Ground):
                 expected = self._expected(store, table, start, end, names)
                 for limit in (1, 40, 10_000):
                     found = self._columns(store, table, start, end, names, limit)
+                    assert found == expected
+
+    @pytest.mark.parametrize("shape", _SHAPES)
+    def test_cells_of_rows_that_are_all_alike_are_what_a_scan_finds(
+        self, store: Store, table: str, shape: str
+    ) -> None:
+        rows = self._fill(store, table, [shape] * 60)
+        for columns in _WANTED:
+            for start, end in ((b"", b""), (rows[3], rows[50])):
+                expected = self._expected_cells(store, table, start, end, columns)
+                for limit in (1, 40, 10_000):
+                    found = self._cells(store, table, start, end, columns, limit)
                     assert found == expected
 
     @pytest.mark.parametrize("seed", range(12))
@@ -146,8 +210,12 @@ class ColumnClaims(Ground):
             names = rng.sample([b"a", b"b", b"c", b"d", b"b:007"], rng.randint(1, 4))
             start, end = sorted(rng.sample([b"", *rows], 2))
             end = rng.choice((end, b""))
-            found = self._columns(store, table, start, end, names, rng.choice((1, 7, 300, 9999)))
+            limit = rng.choice((1, 7, 300, 9999))
+            found = self._columns(store, table, start, end, names, limit)
             assert found == self._expected(store, table, start, end, names)
+            columns = rng.choice(_WANTED)
+            found = self._cells(store, table, start, end, columns, limit)
+            assert found == self._expected_cells(store, table, start, end, columns)
 
     def test_a_long_value_that_is_missing_is_damage_and_not_an_empty_place(
         self, store: Store, table: str
@@ -156,4 +224,6 @@ class ColumnClaims(Ground):
         self.put(store, table, rows[2], Delete(Kind.DATA, b"a", 4))
         with pytest.raises(DamagedRecordError, match="data at 4"):
             self._columns(store, table, b"", b"", [b"b", b"a"], 1)
+        with pytest.raises(DamagedRecordError, match="data at 4"):
+            self._cells(store, table, b"", b"", None, 1)
         assert self._columns(store, table, b"", rows[2], [b"a"], 1)

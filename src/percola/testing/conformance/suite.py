@@ -30,7 +30,7 @@ from percola.errors import (
     ValueTooLargeError,
 )
 from percola.store.base import Put, RowMutation, Store
-from percola.store.capabilities import reader_of, scan_columns
+from percola.store.capabilities import reader_of, scan_cells, scan_columns
 from percola.store.walks import scan_writes
 from percola.testing.conformance.columns import ColumnClaims
 from percola.testing.conformance.feed import FeedClaims
@@ -118,6 +118,7 @@ def _uses(store: Store, cell: Cell) -> list[Callable[[], object]]:
         lambda: store.scan(table, b"", b"", 5),
         lambda: store.scan_rows(table, [cell.row], 5),
         lambda: scan_columns(store, table, b"", b"", 5, [cell.column]),
+        lambda: scan_cells(store, table, b"", b"", 5, None),
         lambda: store.scan_kind(Kind.NOTIFY, table),
         lambda: scan_writes(store, table),
         lambda: store.tablets(table),
