@@ -17,6 +17,8 @@ import percola
 from percola import JSON, Repository, Table
 from percola.cells import Kind, Op, encode_write
 from percola.spark import configure
+from percola.spark.columns import chosen
+from percola.spark.read.scan import RangeReader
 from percola.store.base import Put, RowMutation
 
 docs = Table("docs")
@@ -268,6 +270,26 @@ def test_what_a_reader_does_about_locks_in_a_family(
     # Both processes are dead.
     assert maps(onLock="fail") == kept
     assert cells_of() == cells
+
+
+def test_a_cell_of_which_its_lock_leaves_nothing_goes_with_its_name_and_row(
+    repo: Repository, folder: Path
+) -> None:
+    with repo.transaction() as t:
+        t.set(links["b"], "row-000001", 1)
+        t.set(links["a"], "row-000002", 2)
+    with Child(leave_locked, str(folder), "row-000000") as first:
+        assert first.hear() == "locked"
+    with Child(leave_locked, str(folder), "row-000001") as second:
+        assert second.hear() == "locked"
+    context = repo.context
+    reader = RangeReader(context, "docs", context.oracle.read_timestamp())
+    [batch] = reader.batches(chosen(docs, names="row,links"), b"", b"")
+    assert batch.to_pylist() == [
+        {"row": "row-000001", "links": [("b", 1)]},
+        {"row": "row-000002", "links": [("a", 2)]},
+    ]
+    assert reader.metrics.conflicts == 2
 
 
 # --- Filters --------------------------------------------------------------------------------
