@@ -272,29 +272,29 @@ def to_batch(columns: Sequence[Chosen], rows: Rows) -> pa.RecordBatch:
     Raises WrongTypeError, naming the cell, for a value that is not of its column's type.
     """
     schema = schema_of(columns)
-    arrays = to_arrays(columns, rows, schema)
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return pa.RecordBatch.from_arrays(arrays_of(columns, cells_of(rows), schema), schema=schema)
 
 
-def to_arrays(columns: Sequence[Chosen], rows: Rows, schema: pa.Schema) -> list[pa.Array]:
-    """The arrays of `to_batch`; `schema` is the `schema_of` the columns."""
+def cells_of(rows: Rows) -> CellScan:
+    """Rows cell after cell; a row may have none."""
     cells = [(name, raw) for _, values in rows for name, raw in values.items()]
     ends = itertools.accumulate((len(values) for _, values in rows), initial=0)
-    found = CellScan(
-        pa.array([key for key, _ in rows], pa.binary()),
-        pa.array(ends, pa.int32()),
-        pa.array([name for name, _ in cells], pa.binary()),
-        pa.array([raw for _, raw in cells], pa.binary()),
-        [],
-        None,
+    keys, names, raws = (
+        pa.array(one, pa.binary())
+        for one in (
+            [key for key, _ in rows],
+            [name for name, _ in cells],
+            [raw for _, raw in cells],
+        )
     )
-    return arrays_of(columns, found, schema)
+    return CellScan(keys, pa.array(ends, pa.int32()), names, raws, [], None)
 
 
 def arrays_of(columns: Sequence[Chosen], cells: CellScan, schema: pa.Schema) -> list[pa.Array]:
-    """Rows, of which no cell is blocked, as Arrow arrays, one for each of `columns`.
+    """Rows, none of whose cells is blocked: for each of `columns` an Arrow array.
 
-    Raises WrongTypeError, naming the cell, for a value that is not of its column's type.
+    Its type is that of the field of `schema`, as `schema_of` gives it. Raises WrongTypeError,
+    naming the cell, for a value that is not of its column's type.
     """
     arrays = []
     row_of = rows_of(cells)

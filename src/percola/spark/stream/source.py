@@ -44,7 +44,7 @@ from percola import (
 from percola.debezium import Events
 from percola.feed import RowImage, check_start, read_changes, read_rows, settle, settled, since
 from percola.schema import WeakColumn
-from percola.spark.columns import Chosen, chosen, to_arrays
+from percola.spark.columns import Chosen, arrays_of, cells_of, chosen
 from percola.spark.options import Options
 from percola.spark.partitioning import row_ranges
 from percola.spark.sentences import errors_are_sentences
@@ -594,11 +594,11 @@ def _converter(schema: StructType, columns: Sequence[Chosen], before: Sequence[C
 
     def convert(rows: list[RowImage]) -> pa.RecordBatch:
         arrays: list[pa.Array] = []
-        read = [(one.row, one.values) for one in rows]
+        read = cells_of([(one.row, one.values) for one in rows])
         for field in arrow:
             column = by_name.get(field.name)
             if column is not None:
-                arrays += to_arrays([column], read, pa.schema([field]))
+                arrays += arrays_of([column], read, pa.schema([field]))
             elif field.name.casefold() == COMMIT_TS:
                 arrays.append(pa.array([one.commit_ts for one in rows], field.type))
             elif before and field.name.casefold() == BEFORE:
@@ -616,9 +616,9 @@ def _past_array(
 ) -> pa.Array:
     """The rows as they were before; null where there was none, and in a table's first reading."""
     fields = list(kind)
-    read = [(one.row, one.before or {}) for one in rows]
+    read = cells_of([(one.row, one.before or {}) for one in rows])
     absent = pa.array([not one.before for one in rows], pa.bool_())
-    members = to_arrays(columns, read, pa.schema(fields))
+    members = arrays_of(columns, read, pa.schema(fields))
     return pa.StructArray.from_arrays(members, fields=fields, mask=absent)
 
 
