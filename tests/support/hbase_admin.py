@@ -107,12 +107,16 @@ class Admin:
         name = java_class("org.apache.hadoop.hbase.ServerName").valueOf(server)
         self._ask(lambda: self._admin.move(region, name))
 
+    def family(self, table: str, family: str) -> Any:
+        """The descriptor of a column family, with its settings."""
+        return self._admin.getDescriptor(self._calls.name(table)).getColumnFamily(family.encode())
+
     def alter(self, table: str, family: str, **settings: Any) -> None:
         """Change settings of a family by the names of their setters."""
         name = self._calls.name(table)
-        descriptor = self._admin.getDescriptor(name).getColumnFamily(family.encode())
         client = "org.apache.hadoop.hbase.client."
-        builder = java_class(client + "ColumnFamilyDescriptorBuilder").newBuilder(descriptor)
+        before = self.family(table, family)
+        builder = java_class(client + "ColumnFamilyDescriptorBuilder").newBuilder(before)
         for setter, value in settings.items():
             getattr(builder, setter)(value)
         self._admin.modifyColumnFamily(name, builder.build())
