@@ -51,9 +51,8 @@ from benchmarks.measure import (
     write_json,
 )
 from benchmarks.processes import descendants
-from benchmarks.servers import OracleProcess, emulator, zookeeper
+from benchmarks.servers import OracleProcess, emulator, small_cluster, zookeeper
 from percola import Table
-from percola.devcluster import Cluster, jars
 
 ROWS: Final = 20_000
 CELLS: Final = 5
@@ -316,8 +315,7 @@ def _steps(calls: Sequence[str]) -> list[str]:
 def servers(store: str, folder: Path) -> Iterator[tuple[str, dict[str, Processors]]]:
     """The servers of a repository on a store of this name: its address, what each part computes."""
     if store == "HBase":
-        jars.install_all()
-        with Cluster.small(folder) as cluster:
+        with small_cluster(folder) as cluster:
             computing = {"servers": Processors(descendants(os.getpid()))}
             with OracleProcess(cluster.address) as oracle:
                 computing["oracle"] = Processors([oracle.process.pid])

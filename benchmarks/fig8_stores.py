@@ -52,13 +52,14 @@ class RawHBase:
         self._java = java_class
 
     def create(self) -> None:
+        from percola.store.hbase.schema import block_encoding
+
         package = "org.apache.hadoop.hbase."
         admin = self._connection.getAdmin()
         described = self._java(package + "NamespaceDescriptor").create("raw").build()
         admin.createNamespace(described)
         family = self._java(package + "client.ColumnFamilyDescriptorBuilder").newBuilder(b"f")
-        encoding = self._java(package + "io.encoding.DataBlockEncoding")
-        family.setDataBlockEncoding(encoding.ROW_INDEX_V1)
+        family.setDataBlockEncoding(block_encoding())
         table = self._java(package + "client.TableDescriptorBuilder").newBuilder(
             self._calls.name(_TABLE)
         )

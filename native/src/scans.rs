@@ -326,6 +326,11 @@ impl Array {
     }
 }
 
+/// The bytes of a value that count towards `LONG_BYTES`.
+fn long_bytes(value: &[u8]) -> usize {
+    if value.len() > LONG { value.len() } else { 0 }
+}
+
 /// The offsets of an Arrow array, from where each of its values ends.
 fn offsets(ends: &[i32]) -> Vec<u8> {
     let first = std::iter::once(&0i32);
@@ -372,7 +377,7 @@ impl<'a> Taker<'a> for Columns<'a> {
         match state {
             State::Value(_, value) => {
                 values.push(Some(value));
-                self.long += if value.len() > LONG { value.len() } else { 0 };
+                self.long += long_bytes(value);
             }
             State::Locked(ts, record) => {
                 values.push(None);
@@ -482,7 +487,7 @@ impl<'a> Taker<'a> for Flat<'a> {
         match state {
             State::Value(_, value) => {
                 self.values.push(Some(value));
-                self.long += if value.len() > LONG { value.len() } else { 0 };
+                self.long += long_bytes(value);
             }
             State::Locked(ts, record) => {
                 self.blocked.push((self.values.len(), ts, record));

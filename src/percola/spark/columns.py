@@ -22,7 +22,6 @@ family without cells.
 from __future__ import annotations
 
 import difflib
-import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -50,6 +49,7 @@ from percola.spark.types import (
 )
 from percola.spark.versions import arrow_schema
 from percola.store.base import CellScan
+from percola.store.capabilities import cell_scan
 
 ROW: Final = "row"
 """The default name of the Spark column with the row's key; the option rowColumn changes it."""
@@ -276,18 +276,8 @@ def to_batch(columns: Sequence[Chosen], rows: Rows) -> pa.RecordBatch:
 
 
 def cells_of(rows: Rows) -> CellScan:
-    """Rows cell after cell; a row may have none."""
-    cells = [(name, raw) for _, values in rows for name, raw in values.items()]
-    ends = itertools.accumulate((len(values) for _, values in rows), initial=0)
-    keys, names, raws = (
-        pa.array(one, pa.binary())
-        for one in (
-            [key for key, _ in rows],
-            [name for name, _ in cells],
-            [raw for _, raw in cells],
-        )
-    )
-    return CellScan(keys, pa.array(ends, pa.int32()), names, raws, [], None)
+    """Rows cell after cell, as `arrays_of` takes them."""
+    return cell_scan((key, values.items()) for key, values in rows)
 
 
 def arrays_of(columns: Sequence[Chosen], cells: CellScan, schema: pa.Schema) -> list[pa.Array]:

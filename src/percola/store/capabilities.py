@@ -7,6 +7,7 @@ every store.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
@@ -140,26 +141,26 @@ def scan_cells(
             return scanned
     cells, following = store.scan(table, start, end, ts, columns=columns, limit=limit)
     blocked = [(at, lock) for at, (_, (lock, _, _)) in enumerate(cells) if lock is not None]
-    found = [
-        (cell.row, cell.column, value if lock is None else None) for cell, (lock, _, value) in cells
-    ]
-    return cells_as_arrays(found)._replace(blocked=blocked, following=following)
+    found = cell_scan(
+        (row, [(cell.column, value if lock is None else None) for cell, (lock, _, value) in group])
+        for row, group in itertools.groupby(cells, key=lambda one: one[0].row)
+    )
+    return found._replace(blocked=blocked, following=following)
 
 
-def cells_as_arrays(cells: Iterable[tuple[bytes, bytes, bytes | None]]) -> CellScan:
-    """Cells as arrays: (row, column, value) of each, in the order of a scan."""
+def cell_scan(rows: Iterable[tuple[bytes, Iterable[tuple[bytes, bytes | None]]]]) -> CellScan:
+    """Rows, each with its cells as (column, value), as arrays; a row may have none."""
     import pyarrow as pa
 
-    rows: list[bytes] = []
-    offsets: list[int] = []
+    keys: list[bytes] = []
+    offsets = [0]
     columns: list[bytes] = []
     values: list[bytes | None] = []
-    for row, column, value in cells:
-        if not rows or rows[-1] != row:
-            rows.append(row)
-            offsets.append(len(values))
-        columns.append(column)
-        values.append(value)
-    offsets.append(len(values))
-    arrays = [pa.array(one, pa.binary()) for one in (rows, columns, values)]
+    for row, cells in rows:
+        keys.append(row)
+        for column, value in cells:
+            columns.append(column)
+            values.append(value)
+        offsets.append(len(values))
+    arrays = [pa.array(one, pa.binary()) for one in (keys, columns, values)]
     return CellScan(arrays[0], pa.array(offsets, pa.int32()), arrays[1], arrays[2], [], None)

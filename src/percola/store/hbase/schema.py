@@ -195,8 +195,13 @@ def _family(family: bytes) -> JavaObject:
     made.setNewVersionBehavior(family != LOCK)
     made.setBloomFilterType(java_class(_PACKAGE + "regionserver.BloomType").ROW)
     made.setInMemory(family == LOCK)
-    made.setDataBlockEncoding(java_class(_PACKAGE + "io.encoding.DataBlockEncoding").ROW_INDEX_V1)
+    made.setDataBlockEncoding(block_encoding())
     return made.build()
+
+
+def block_encoding() -> JavaObject:
+    """How the files of tables are encoded: see the beginning of this module."""
+    return java_class(_PACKAGE + "io.encoding.DataBlockEncoding").ROW_INDEX_V1
 
 
 def check_table(name: str, table: JavaObject) -> None:

@@ -81,6 +81,11 @@ _WANTED: Final[Sequence[Sequence[tuple[bytes, bool]] | None]] = (
 )
 
 
+def _single(names: Sequence[bytes]) -> list[tuple[bytes, bool]]:
+    """Columns with these names, as a scan takes them."""
+    return [(name, False) for name in names]
+
+
 class ColumnClaims(Ground):
     """Columns of a range of rows, and all of their cells."""
 
@@ -109,12 +114,16 @@ class ColumnClaims(Ground):
         return found
 
     def _expected(
-        self, store: Store, table: str, start: bytes, end: bytes, names: Sequence[bytes]
+        self,
+        store: Store,
+        table: str,
+        start: bytes,
+        end: bytes,
+        columns: Sequence[tuple[bytes, bool]] | None,
     ) -> list[tuple[bytes, bytes, CellState]]:
-        wanted = [(name, False) for name in names]
         return [
             (cell.row, cell.column, (held, 0, None if held else value))
-            for cell, (held, _, value) in scan_all(store, table, start, end, _TS, wanted)
+            for cell, (held, _, value) in scan_all(store, table, start, end, _TS, columns)
         ]
 
     def _fill(self, store: Store, table: str, shapes: Sequence[str]) -> list[bytes]:
@@ -156,19 +165,6 @@ class ColumnClaims(Ground):
             position = part.following
         return found
 
-    def _expected_cells(
-        self,
-        store: Store,
-        table: str,
-        start: bytes,
-        end: bytes,
-        columns: Sequence[tuple[bytes, bool]] | None,
-    ) -> list[tuple[bytes, bytes, CellState]]:
-        return [
-            (cell.row, cell.column, (held, 0, None if held else value))
-            for cell, (held, _, value) in scan_all(store, table, start, end, _TS, columns)
-        ]
-
     @pytest.mark.parametrize("shape", _SHAPES)
     def test_columns_of_rows_that_are_all_alike_are_what_a_scan_finds(
         self, store: Store, table: str, shape: str
@@ -176,7 +172,7 @@ class ColumnClaims(Ground):
         rows = self._fill(store, table, [shape] * 150)
         for names in ([b"a"], [b"b", b"a"], [b"c", b"a", b"b"], [b"nix"]):
             for start, end in ((b"", b""), (rows[3], rows[140])):
-                expected = self._expected(store, table, start, end, names)
+                expected = self._expected(store, table, start, end, _single(names))
                 for limit in (1, 40, 10_000):
                     found = self._columns(store, table, start, end, names, limit)
                     assert found == expected
@@ -188,7 +184,7 @@ class ColumnClaims(Ground):
         rows = self._fill(store, table, [shape] * 60)
         for columns in _WANTED:
             for start, end in ((b"", b""), (rows[3], rows[50])):
-                expected = self._expected_cells(store, table, start, end, columns)
+                expected = self._expected(store, table, start, end, columns)
                 for limit in (1, 40, 10_000):
                     found = self._cells(store, table, start, end, columns, limit)
                     assert found == expected
@@ -212,10 +208,10 @@ class ColumnClaims(Ground):
             end = rng.choice((end, b""))
             limit = rng.choice((1, 7, 300, 9999))
             found = self._columns(store, table, start, end, names, limit)
-            assert found == self._expected(store, table, start, end, names)
+            assert found == self._expected(store, table, start, end, _single(names))
             columns = rng.choice(_WANTED)
             found = self._cells(store, table, start, end, columns, limit)
-            assert found == self._expected_cells(store, table, start, end, columns)
+            assert found == self._expected(store, table, start, end, columns)
 
     def test_a_long_value_that_is_missing_is_damage_and_not_an_empty_place(
         self, store: Store, table: str
