@@ -9,9 +9,10 @@ that the earlier one does.
 
 from __future__ import annotations
 
+import itertools
 import threading
 
-from stores import Gate, Ground, SeamStore, all_at_once, in_thread, stop_at
+from stores import DEADLINE, Gate, Ground, SeamStore, all_at_once, in_thread, stop_at
 
 from percola import Repository, Table
 from tests.anomalies.verdicts import Script, Verdict, judged
@@ -19,6 +20,9 @@ from tests.anomalies.verdicts import Script, Verdict, judged
 t = Table("t")
 value = t.column("value", int)
 TABLES = [t]
+
+DIFFERENT = 40
+"""Views that a reader under load has seen, each another one than the one before."""
 
 
 def test_two_readers_never_see_two_writes_in_opposite_orders(repo: Repository) -> None:
@@ -57,29 +61,41 @@ def test_a_commit_that_takes_long_is_not_overtaken_in_some_eyes_only(ground: Gro
 
 
 def test_all_snapshots_taken_under_load_are_ordered(repo: Repository) -> None:
-    """Each writer counts its own row up; no two snapshots may disagree on who was ahead."""
+    """Each writer counts its own row up; no two snapshots may disagree on who was ahead.
+
+    The writers go on until both readers have seen enough: however the threads are scheduled,
+    there are snapshots that differ.
+    """
     rows = [f"writer {number}" for number in range(3)]
-    stop = threading.Event()
-    seen: list[tuple[int, ...]] = []
+    enough = threading.Event()
 
     def write(row: str) -> None:
-        try:
-            for number in range(1, 3000):
-                if len(seen) > 200:
-                    return
-                repo.run(lambda x, n=number: x.set(value, row, n))
-        finally:
-            stop.set()
+        for number in itertools.count(1):
+            if enough.is_set():
+                return
+            repo.run(lambda x, n=number: x.set(value, row, n))
 
-    def read() -> None:
-        while not stop.is_set():
+    def read() -> list[tuple[int, ...]]:
+        seen: list[tuple[int, ...]] = []
+        while len(seen) < DIFFERENT and not enough.is_set():
             values = repo.snapshot().get_many([(value, row) for row in rows])
-            seen.append(tuple(one or 0 for one in values))
+            view = tuple(one or 0 for one in values)
+            if not seen or view != seen[-1]:
+                seen.append(view)
+        return seen
+
+    def read_both() -> list[tuple[int, ...]]:
+        try:
+            other = in_thread(read)
+            return read() + other.result(DEADLINE)
+        finally:
+            enough.set()
 
     writers = [lambda row=row: write(row) for row in rows]
-    assert all_at_once([read, read, *writers]) == [None] * 5
-    assert len(seen) > 200
-    for earlier, later in zip(sorted(seen), sorted(seen)[1:], strict=False):
+    seen, *ended = all_at_once([read_both, *writers])
+    assert ended == [None] * 3
+    assert len(seen) == 2 * DIFFERENT
+    for earlier, later in itertools.pairwise(sorted(seen)):
         assert all(a <= b for a, b in zip(earlier, later, strict=True)), (earlier, later)
 
 
