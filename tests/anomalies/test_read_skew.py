@@ -8,6 +8,7 @@ Ann must see the sum that was there before, or the one after, which is the same.
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 import pytest
@@ -73,17 +74,20 @@ def test_every_reader_sees_the_same_sum_while_others_move_money(repo: Repository
     sums: list[int] = []
 
     def read() -> None:
-        while not stop.is_set():
-            x = repo.transaction()
-            total = sum(x.get(balance, row) or 0 for row in ROWS[:3])
-            total += sum(value or 0 for value in x.get_many([(balance, r) for r in ROWS[3:]]))
-            sums.append(total)
-            sums.append(sum(row[balance] for row in x.scan(t)))
+        try:
+            while not stop.is_set():
+                x = repo.transaction()
+                total = sum(x.get(balance, row) or 0 for row in ROWS[:3])
+                total += sum(value or 0 for value in x.get_many([(balance, r) for r in ROWS[3:]]))
+                sums.append(total)
+                sums.append(sum(row[balance] for row in x.scan(t)))
+        finally:
+            stop.set()
 
     def transfer(number: int) -> None:
         try:
-            for step in range(2000):
-                if len(sums) > 300:
+            for step in itertools.count():
+                if stop.is_set() or (step >= 100 and len(sums) > 300):
                     return
                 source, target = ROWS[(number + step) % 6], ROWS[(number + 2 * step + 1) % 6]
                 if source != target:
