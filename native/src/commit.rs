@@ -239,18 +239,25 @@ pub fn commit_cells<'py>(
 struct Turn(c_int);
 
 impl Turn {
+    /// Takes it, if it is free.
+    fn free(file: c_int) -> Option<Turn> {
+        // SAFETY: it only takes a number.
+        match unsafe { libc::flock(file, libc::LOCK_EX | libc::LOCK_NB) } {
+            0 => Some(Turn(file)),
+            _ => None,
+        }
+    }
+
     /// Takes it, if it is free soon.
     fn take(file: c_int) -> Option<Turn> {
         let until = Instant::now() + SPIN;
         loop {
-            // SAFETY: it only takes a number.
-            if unsafe { libc::flock(file, libc::LOCK_EX | libc::LOCK_NB) } == 0 {
-                return Some(Turn(file));
-            }
-            if std::io::Error::last_os_error().kind() != std::io::ErrorKind::WouldBlock
+            let taken = Turn::free(file);
+            if taken.is_some()
+                || std::io::Error::last_os_error().kind() != std::io::ErrorKind::WouldBlock
                 || Instant::now() >= until
             {
-                return None;
+                return taken;
             }
         }
     }
@@ -352,10 +359,9 @@ impl Commits {
             Sent::new(env),
             Sent::new(self.shared.buf_ptr().cast::<u64>()),
         );
-        let run = || -> Result<u64, Stopped> {
-            let _turn = Turn::take(turn).ok_or(Stopped::AskPython)?;
+        let run = |_turn: Turn| -> Result<u64, Stopped> {
             let mut txn = null_mut();
-            // SAFETY: the environment stays open while this is inside.
+            // SAFETY: the environment stays open while this is inside, or holds the GIL.
             if unsafe { (api.txn_begin)(env.get(), null_mut(), 0, &mut txn) } != 0 {
                 return Err(Stopped::AskPython);
             }
@@ -390,7 +396,16 @@ impl Commits {
                 }
             }
         };
-        shared.outside(py, run)
+        // Without a wait for the disk or for another process, a commit takes microseconds. To get
+        // the GIL back takes milliseconds if other threads compute.
+        let free = match !shared.synced && writes.len() < MANY {
+            true => Turn::free(turn),
+            false => None,
+        };
+        match free {
+            Some(turn) => run(turn),
+            None => shared.outside(py, || run(Turn::take(turn).ok_or(Stopped::AskPython)?)),
+        }
     }
 }
 

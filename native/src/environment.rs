@@ -88,6 +88,8 @@ pub struct Shared {
     writer: Gil<u64>,
     pid: u32,
     file: (u64, u64),
+    /// Whether a commit waits for the disk.
+    pub synced: bool,
     most_spare: usize,
     spare: Mutex<Vec<Sent<*mut lmdb::Txn>>>,
     live: Mutex<Vec<Weak<Inner>>>,
@@ -377,6 +379,7 @@ impl Environment {
                 writer: Gil::new(0),
                 pid: std::process::id(),
                 file,
+                synced: sync,
                 most_spare: max_spare_txns,
                 spare: Mutex::default(),
                 live: Mutex::default(),
