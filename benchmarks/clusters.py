@@ -69,18 +69,22 @@ class Cluster:
             load_captures(repo, captures, "crawl.warc.gz")
         # Documents are assembled once all pages are there.
         building = [one for one in self._answering if one is not assemble]
-        self._answer([parse, *building])
-        self._answer(self._answering)
+        self._answer(self._worker([parse, *building]))
+        # As a worker does that lives, these keep what they make once for each observer.
+        self._parser, self._answerer = self._worker([parse]), self._worker(self._answering)
+        self._answer(self._answerer)
 
-    def _answer(self, observers: Sequence[Observer[Any]]) -> float:
-        worker = Worker(self._repo, observers, threads=1, warn_unobserved=False)
+    def _worker(self, observers: Sequence[Observer[Any]]) -> Worker:
+        return Worker(self._repo, observers, threads=1, warn_unobserved=False)
+
+    def _answer(self, worker: Worker) -> float:
         began = time.process_time()
         worker.run_until_idle()
         return (time.process_time() - began) * 1000
 
     def idle(self) -> float:
         """The milliseconds of a worker that finds nothing to do."""
-        return statistics.median(self._answer(self._answering) for _ in range(9))
+        return statistics.median(self._answer(self._answerer) for _ in range(9))
 
     def _page(self, url: str, text: str = _TEXT, status: int = 200, more: str = "") -> Capture:
         body = f"<html><title>Copy</title><body><p>{text}</p>{more}</body></html>".encode()
@@ -107,7 +111,7 @@ class Cluster:
                 tell(t, page_row(url))
 
             self._repo.run(move)
-            return self._answer(self._answering)
+            return self._answer(self._answerer)
         made: dict[str, Callable[[], Capture]] = {
             "link": lambda: self._linking(number, twice=True),
             "leave": lambda: self._page(url, f"{number} alone. " * 40),
@@ -115,8 +119,8 @@ class Cluster:
             "join": lambda: self._page(f"{url}&new=1"),
         }
         load_captures(self._repo, [made[what]()], "crawl.warc.gz")
-        self._answer([parse])
-        return self._answer(self._answering)
+        self._answer(self._parser)
+        return self._answer(self._answerer)
 
 
 CHANGES: Final = ("link", "rank", "join", "leave", "gone")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import math
 import pickle
 import struct
@@ -465,3 +466,30 @@ def test_a_row_of_another_type_is_refused_in_a_sentence() -> None:
     )
     with pytest.raises(WrongTypeError, match="should be decimal"):
         table.decode_row(b"text")
+
+
+# --- JSON ---------------------------------------------------------------------------------
+
+
+@given(st.text('[]{}:,"1e-. \n\tnulxa', max_size=12))
+def test_stored_json_is_read_as_python_reads_it_also_with_white_space(text: str) -> None:
+    """Others may have written it: `percola set`, an import, another language."""
+    try:
+        expected = json.loads(text)
+    except ValueError:
+        with pytest.raises(json.JSONDecodeError):
+            JSON.decode(text.encode())
+    else:
+        assert JSON.decode(text.encode()) == expected
+
+
+@pytest.mark.parametrize("text", [" 1", "1 ", '\n{"a": [1, 2]}\t', "[ ]", "null "])
+def test_white_space_around_stored_json_means_nothing(text: str) -> None:
+    assert JSON.decode(text.encode()) == json.loads(text)
+
+
+@pytest.mark.parametrize("text", ["", " ", "1 2", "[1]]", "{", "nul", "[1,]"])
+def test_bytes_that_are_not_json_are_refused_by_the_column(text: str) -> None:
+    column = Table("t").column("value", JSON)
+    with pytest.raises(WrongTypeError, match="should hold json"):
+        column.decode_value(text.encode())

@@ -28,7 +28,7 @@ from decimal import Decimal, InvalidOperation
 from functools import cache
 from typing import Any, Final, TypeAlias, TypeVar
 
-from percola.codecs.base import JSON, SIMPLE, Codec, UnfitValueError, V, codec_of
+from percola.codecs.base import JSON, SIMPLE, Codec, UnfitValueError, V, codec_of, decoded_json
 from percola.codecs.ordered import FIXED, TIMESTAMP, DecimalCodec
 from percola.errors import SchemaError
 
@@ -244,7 +244,7 @@ def _functions(
 
     def decode(raw: bytes) -> Any:
         try:
-            return of_json(_DECODER.decode(raw.decode()))
+            return of_json(decoded_json(_DECODER, raw))
         except TypeError as error:
             raise ValueError from error
 

@@ -18,6 +18,7 @@ from decimal import Decimal
 from typing import Any, Final, Generic, NamedTuple
 
 from percola.codecs import Codec
+from percola.codecs.base import decoded_json
 from percola.recipes.comparing import Claim, Scan
 from percola.schema import Column, R, Table
 from percola.transactions.row import Row
@@ -50,7 +51,7 @@ def _encode(value: Any) -> bytes:
 
 
 def _decode(raw: bytes) -> Any:
-    return _DECODER.decode(raw.decode())
+    return decoded_json(_DECODER, raw)
 
 
 # Named functions, so that a schema can be sent to another process.
