@@ -1,7 +1,8 @@
 //! Scans of ranges of rows: `percola.store.lmdb.store.LmdbStore.scan`, `scan_columns` and
 //! `scan_cells`.
 //!
-//! They run without the GIL. Whatever is not plain they leave to Python, as `reads` does.
+//! They run without the GIL, but for what `scan` finds at once. Whatever is not plain they leave to
+//! Python, as `reads` does.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -17,6 +18,9 @@ use crate::reads::cell_state;
 
 /// Unwanted cells of a row that are passed one by one before seeking the next wanted one.
 const UNWANTED: usize = 24;
+/// Cells that `scan` passes before it gives up the GIL, which comes back after milliseconds if other
+/// threads compute.
+const FEW: usize = 64;
 /// Long values of about so many bytes end a scan into arrays.
 const LONG_BYTES: usize = 16 << 20;
 const LONG: usize = 256;
@@ -82,73 +86,123 @@ impl<'a> Range<'a> {
     /// # Safety
     /// The transaction is live for `'a` and does not write.
     unsafe fn walk(&self, taker: &mut impl Taker<'a>) -> Result<Option<&'a [u8]>, AskPython> {
+        // SAFETY: as the caller promises.
+        match unsafe { self.begin() }?.go(taker, usize::MAX)? {
+            Walked::Ended(following) => Ok(following),
+            Walked::Paused => Err(AskPython),
+        }
+    }
+
+    /// A walk, at the first cell.
+    ///
+    /// # Safety
+    /// The transaction is live for `'a`, and while the walk exists; it does not write.
+    unsafe fn begin(&self) -> Result<Walk<'a>, AskPython> {
         let mut cursor = null_mut();
         // SAFETY: the transaction is live.
         let code = unsafe { (self.api.cursor_open)(self.txn, self.cells, &mut cursor) };
         if code != 0 {
             return Err(AskPython);
         }
-        // SAFETY: the cursor is the transaction's, and used here only.
-        let result = self.walk_by(unsafe { Place::new(self.api, cursor) }, taker);
-        // SAFETY: it is open, and not used again.
-        unsafe { (self.api.cursor_close)(cursor) };
-        result
+        let mut walk = Walk {
+            range: *self,
+            cursor,
+            // SAFETY: the cursor is the transaction's, and used here only.
+            place: unsafe { Place::new(self.api, cursor) },
+            going: false,
+            row: &[],
+            idle: 0,
+        };
+        walk.going = walk.place.seek(self.first)?;
+        Ok(walk)
     }
+}
 
-    fn walk_by(
-        &self,
-        mut place: Place<'a>,
-        taker: &mut impl Taker<'a>,
-    ) -> Result<Option<&'a [u8]>, AskPython> {
-        let mut going = place.seek(self.first)?;
-        let mut row: &[u8] = &[]; // With what ends it in a key.
-        let mut idle = 0;
-        while going {
-            let entry = place.key;
-            if entry >= self.last {
+/// How far a walk has come.
+enum Walked<'a> {
+    /// All that was wanted has been passed on; the row to continue from, as in its key.
+    Ended(Option<&'a [u8]>),
+    Paused,
+}
+
+/// A walk over the cells of a range, which can pause.
+struct Walk<'a> {
+    range: Range<'a>,
+    cursor: *mut lmdb::Cursor,
+    place: Place<'a>,
+    going: bool,
+    /// With what ends it in a key.
+    row: &'a [u8],
+    /// Unwanted cells since the last wanted one.
+    idle: usize,
+}
+
+// SAFETY: as for `Sent`.
+unsafe impl Send for Walk<'_> {}
+
+impl Drop for Walk<'_> {
+    fn drop(&mut self) {
+        // SAFETY: it is open, as the transaction is, and not used again.
+        unsafe { (self.range.api.cursor_close)(self.cursor) };
+    }
+}
+
+impl<'a> Walk<'a> {
+    /// Passes at most `most` cells, the wanted ones to `taker`.
+    fn go(&mut self, taker: &mut impl Taker<'a>, most: usize) -> Result<Walked<'a>, AskPython> {
+        let Range { txn, data, ts, .. } = self.range;
+        let mut passed = 0;
+        while self.going {
+            let entry = self.place.key;
+            if entry >= self.range.last {
                 break;
             }
-            if row.is_empty() || !entry.starts_with(row) {
+            if passed == most {
+                return Ok(Walked::Paused);
+            }
+            passed += 1;
+            if self.row.is_empty() || !entry.starts_with(self.row) {
                 let end = entry
                     .windows(2)
                     .skip(TABLE)
                     .position(|pair| pair == b"\0\x01");
-                row = &entry[..end.ok_or(AskPython)? + TABLE + 2];
-                idle = 0;
+                self.row = &entry[..end.ok_or(AskPython)? + TABLE + 2];
+                self.idle = 0;
                 if !taker.begins() {
-                    return Ok(Some(&row[TABLE..row.len() - 2]));
+                    return Ok(Walked::Ended(Some(&self.row[TABLE..self.row.len() - 2])));
                 }
             }
+            let row = self.row;
             if entry.len() < row.len() + 9 {
                 return Err(AskPython);
             }
             let key = &entry[..entry.len() - 8];
             let column = &key[row.len()..key.len() - 1];
             if let Some(at) = taker.place(column) {
-                idle = 0;
-                // SAFETY: `walk` was promised it.
-                match unsafe { state(&mut place, self.txn, self.data, key, self.ts) }? {
+                self.idle = 0;
+                // SAFETY: `begin` was promised it.
+                match unsafe { state(&mut self.place, txn, data, key, ts) }? {
                     State::Unclear => return Err(AskPython),
                     State::Nothing | State::Deleted(_) => {}
                     found => taker.take(&row[TABLE..row.len() - 2], column, at, found),
                 }
             } else if !taker.names().is_empty() {
-                idle += 1;
-                if idle > UNWANTED {
-                    idle = 0;
+                self.idle += 1;
+                if self.idle > UNWANTED {
+                    self.idle = 0;
                     let names = taker.names();
                     let next = names.partition_point(|name| *name < column);
                     let target = match names.get(next) {
                         Some(name) => [row, name].concat(),
                         None => [&row[..row.len() - 1], b"\x02"].concat(),
                     };
-                    going = place.seek(&target)?;
+                    self.going = self.place.seek(&target)?;
                     continue;
                 }
             }
-            going = place.pass(key)?;
+            self.going = self.place.pass(key)?;
         }
-        Ok(None)
+        Ok(Walked::Ended(None))
     }
 }
 
@@ -247,12 +301,14 @@ pub fn scan<'py>(
         limit,
         found: Vec::new(),
     };
-    // SAFETY: the transaction is live while the environment counts this thread as inside; a
-    // transaction that scans does not write.
-    let walked = inner
-        .shared
-        .outside(py, || unsafe { range.get().walk(&mut taker) });
-    let Ok(following) = walked else {
+    // SAFETY: the transaction is live while the environment counts this thread as inside, or while
+    // it holds the GIL; a transaction that scans does not write.
+    let walked =
+        unsafe { range.get().begin() }.and_then(|mut walk| match walk.go(&mut taker, FEW)? {
+            Walked::Paused => inner.shared.outside(py, || walk.go(&mut taker, usize::MAX)),
+            ended => Ok(ended),
+        });
+    let Ok(Walked::Ended(following)) = walked else {
         return Ok(None);
     };
     let list = PyList::empty(py);

@@ -298,6 +298,32 @@ def test_a_tree_that_grows_keeps_its_aggregate_at_every_step() -> None:
         assert tree.get(repo.snapshot(), "all") == number - 1
 
 
+def test_a_load_is_spread_over_the_nodes_before_any_of_them_runs() -> None:
+    """Else all of it is moved by one transaction, and each later run passes what it deleted."""
+    source = Table("source")
+    tree: Tree[str] = Tree("best", source, MAX)
+    repo = opened(source, *tree.tables)
+    for low in range(0, 5_000, 50):
+        with repo.transaction() as t:
+            for number in range(low, low + 50):
+                tree.contribute(t, f"row {number}", {"all": number})
+    nodes = tree._nodes
+    held = {
+        row.key: len(row.family(nodes.entry))
+        for row in repo.snapshot().scan(tree.table, columns=[nodes.entry])
+    }
+    assert held["all"] == max(held.values()) == tree_module.MOST_ENTRIES
+    assert sum(held.values()) == 5_000
+    work(repo, tree.observers)
+    assert tree.get(repo.snapshot(), "all") == 4_999
+    assert list(check(repo, [tree])) == []
+    with repo.transaction() as t:
+        for number in range(5_000):
+            tree.contribute(t, f"row {number}", {})
+    work(repo, tree.observers)
+    assert list(repo.snapshot().scan(tree.table)) == []
+
+
 @pytest.mark.parametrize("then", [9, None])
 def test_a_tree_that_shrinks_leaves_nothing_and_loses_no_entry_that_comes_meanwhile(
     then: int | None,

@@ -89,7 +89,7 @@ def decoded_json(decoder: json.JSONDecoder, raw: bytes) -> Any:
     try:
         value, end = decoder.raw_decode(text)
     except ValueError:
-        end = -1
+        return decoder.decode(text)
     return value if end == len(text) else decoder.decode(text)
 
 

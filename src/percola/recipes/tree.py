@@ -52,6 +52,8 @@ MOST_ENTRIES: Final = 128
 _LEVELS: Final = 8
 """Nodes below the root on one path at most; 64^8 owners would fill them."""
 _BATCH: Final = 32
+_REMEMBERED: Final = 10_000
+"""Nodes of which a process remembers how many entries it has added."""
 
 _GROUP, _ENTRY, _NODE = "group", "entry", "node"
 """Kinds of keys that are compared."""
@@ -150,6 +152,8 @@ class Nodes:
         self.split: Final[Column[str, int]] = table.column("split", int)
         self.entry: Final[Family[str, Any]] = table.family(entry, codec)
         self.sub: Final[Family[str, Any]] = table.family("sub", codec)
+        # How many entries this process has lately added to nodes that were not split.
+        self._entered: dict[str, int] = {}
 
     # --- Names --------------------------------------------------------------------------
 
@@ -185,20 +189,40 @@ class Nodes:
         """
         entry = self.entry[owner]
         sought, placed = before is not None, now is None
+        depth = 0
         # Most trees are one level high or two: the nodes are read in steps.
         for node in self.path(root, owner):
             cells: list[Any] = [(self.split, node), (entry, node)]
             split, there = [*t.get_many(cells if sought else cells[:1]), None][:2]
             here = not (placed or split)
-            if here:
+            fills = here and depth < _LEVELS and there is None and self._has_filled(node)
+            if fills:
+                t.set(self.split, node, 1)
+            elif here:
                 t.set(entry, node, now)
-            elif there is not None:
+            if there is not None and not here:
                 t.delete(entry, node)
+                self._entered.pop(node, None)
             if here or there is not None:
                 t.notify(self.due, node)
+            here, depth = here and not fills, depth + 1
             placed, sought = placed or here, sought and there is None
             if placed and not sought:
                 return
+
+    def _has_filled(self, node: str) -> bool:
+        """Whether this process has entered so many in a node that another one would split it.
+
+        It is a guess: some may be gone, and others' are not known. The node's run knows.
+        """
+        entered = self._entered.get(node, 0)
+        if entered >= MOST_ENTRIES:
+            self._entered.pop(node, None)
+            return True
+        if len(self._entered) >= _REMEMBERED:
+            self._entered.clear()
+        self._entered[node] = entered + 1
+        return False
 
     def entries(self, now: Snapshot, root: str) -> Iterator[tuple[str, Any]]:
         """The entries of a tree, by owner; read node by node."""

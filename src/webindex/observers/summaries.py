@@ -307,7 +307,8 @@ def _first(t: Snapshot, table: Any, row: str, family: Any, most: int, there: int
     found: dict[str, Any] = {}
     read, step = 0, max(1, 300 * most // max(1, there))
     while read < 256 and len(found) < most:
-        parts = [family.starting(f"{at:02x}") for at in range(read, min(256, read + step))]
-        found |= t.get_row(table, row, parts if len(parts) < 256 else [family]).family(family)
+        starts = range(read, min(256, read + step))
+        parts = [family.starting(f"{at:02x}") for at in starts] if len(starts) < 256 else [family]
+        found |= t.get_row(table, row, parts).family(family)
         read += step
     return [found[name] for name in sorted(found)[:most]]

@@ -153,6 +153,7 @@ def page_id(url: str) -> str:
     return blake2b(url.encode("ascii"), digest_size=16).hexdigest()
 
 
+@lru_cache(maxsize=16_384)  # Observers ask for the rows of a change's pages again and again.
 def page_row(url: str, limit: int = MAX_ROW_BYTES) -> str:
     """Return the row of a page, at most `limit` bytes: ``3f/com,example,www)/path?query``.
 

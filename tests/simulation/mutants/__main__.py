@@ -14,7 +14,7 @@ from rich.table import Table
 
 from percola.testing.simulation import tell
 from tests.simulation.mutants import MUTANTS, RULES
-from tests.simulation.mutants.hunting import MOST_SEEDS, Hunt, hunt, shrunk
+from tests.simulation.mutants.hunting import MOST_SEEDS, Hunt, hunt_by_name, shrunk
 
 
 @click.command()
@@ -30,7 +30,7 @@ def main(names: tuple[str, ...], seeds: int, jobs: int, story: str | None) -> No
     began = time.monotonic()
     found: list[Hunt] = []
     with get_context("spawn").Pool(jobs) as pool:
-        for one in pool.imap(partial(hunt, most=seeds), [MUTANTS[name] for name in wanted]):
+        for one in pool.imap(partial(hunt_by_name, most=seeds), wanted):
             found.append(one)
             print(f"{one.mutant}: {one.problem or f'found with {one.seeds:,} seeds'}", flush=True)
     print()

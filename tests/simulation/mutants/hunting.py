@@ -12,6 +12,7 @@ from unittest import mock
 from percola.testing.simulation import Fault, FaultKind, Mode, Result, Simulation, Workload, shrink
 from percola.testing.simulation import run as simulation
 from percola.testing.simulation.workload import COMMON_SIZES
+from tests.simulation.mutants import MUTANTS
 from tests.simulation.mutants.mutant import Mutant
 
 MOST_SEEDS: Final = 3000
@@ -148,6 +149,11 @@ def watched(mutant: Mutant, first: int, last: int) -> int:
         if result.violated is not None:
             return number - first + 1
     return last - first + 1
+
+
+def hunt_by_name(name: str, most: int = MOST_SEEDS) -> Hunt:
+    """`hunt` in another process, which has no use for the classes that some mutants make."""
+    return hunt(MUTANTS[name], most)
 
 
 def shrunk(mutant: Mutant, most: int = MOST_SEEDS) -> Result | None:

@@ -130,6 +130,27 @@ def leaves_entries_above(seams: Seams) -> None:
             return
 
 
+@RECIPES.mutant("splits-in-silence", "R3", Climbing)
+def splits_in_silence(seams: Seams) -> None:
+    """A contributor that splits a node does not notify it: if what it enters below is withdrawn
+    before that node runs, the node above stays split for ever."""
+    silent: set[str] = set()
+
+    @seams.replaces(Nodes, "_has_filled")
+    def has_filled(original: Any, self: Nodes, node: str) -> bool:
+        if not original(self, node):
+            return False
+        silent.add(node)
+        return True
+
+    @seams.replaces(Transaction, "notify")
+    def notify(original: Any, self: Transaction, column: Any, row: Any) -> None:
+        if row in silent:
+            silent.discard(row)
+        else:
+            original(self, column, row)
+
+
 @RECIPES.mutant("folds-without-deleting", "R1", Summing)
 def folds_without_deleting(seams: Seams) -> None:
     """A fold adds the parts of a sum and leaves them: they are added again."""

@@ -222,6 +222,7 @@ class Climbing(Workload):
                 self.violate(f"The node {row.key} is split and has no nodes below it, or reversed.")
 
     def patched(self) -> AbstractContextManager[Any]:
+        highest._nodes._entered.clear()
         original = Nodes._move_down
 
         def move_down(*args: Any, **options: Any) -> None:
