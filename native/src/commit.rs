@@ -397,7 +397,9 @@ impl Commits {
             }
         };
         // Without a wait for the disk or for another process, a commit takes microseconds. To get
-        // the GIL back takes milliseconds if other threads compute.
+        // the GIL back takes milliseconds if other threads compute. The turn keeps other processes
+        // from writing, and the lock that the caller holds the threads of this one: nobody who
+        // needs the GIL has LMDB's own lock.
         let free = match !shared.synced && writes.len() < MANY {
             true => Turn::free(turn),
             false => None,
