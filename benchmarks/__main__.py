@@ -42,6 +42,7 @@ NAMES: Final = {
     "spark_write": "df.write: rows a second into LMDB, by row, by chunk and as one transaction",
     "maintenance": "check, copy, gc, rerun: rows a second of one process, and of Spark",
     "recipes": "derived tables: changes a second, conflicts, and latency in large groups",
+    "hubs": "the web index: what one more link to a page costs, by the number of links to it",
     "clusters": "the web index: what one change costs in a cluster of duplicates, by its pages",
     "duplicates": "the web index: near-copies found and pages folded, on labelled documentation",
     "scale": "figures 7 and 9 up to 15,000 cores, by a simulation of load; what limits",

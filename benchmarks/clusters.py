@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,58 +52,83 @@ _GROUP: Final = 64
 _TEXT: Final = " ".join(f"The {number}th sentence of the page." for number in range(40))
 
 
-class Cluster:
-    """A repository with one cluster, and changes to it."""
+class Changes:
+    """A repository of the web index, and what follows from changes of its pages."""
 
-    def __init__(self, repo: Repository, index: TantivyIndex, pages: int) -> None:
-        self._repo = repo
+    def __init__(self, repo: Repository, index: TantivyIndex) -> None:
+        self.repo = repo
         self._hours = 1
-        self._urls = [f"https://copies.example/?session={number}" for number in range(pages)]
         every: Sequence[Observer[Any]] = build_observers(index)
-        self._answering = [
+        answering = [
             one for one in every if one is not parse and tables.outbox_ready not in one.columns
         ]
-        for at in range(0, pages, _GROUP):
-            some = self._urls[at : at + _GROUP]
-            captures = [self._page(url) for url in some]
-            captures += [self._linking(number) for number in range(at, at + len(some))]
-            load_captures(repo, captures, "crawl.warc.gz")
-        # Documents are assembled once all pages are there.
-        building = [one for one in self._answering if one is not assemble]
-        self._answer(self._worker([parse, *building]))
         # As a worker does that lives, these keep what they make once for each observer.
-        self._parser, self._answerer = self._worker([parse]), self._worker(self._answering)
-        self._answer(self._answerer)
+        self._parser, self._answerer = self._worker([parse]), self._worker(answering)
+        # Documents are assembled once all pages of a load are there.
+        self._builder = self._worker([parse, *(one for one in answering if one is not assemble)])
 
     def _worker(self, observers: Sequence[Observer[Any]]) -> Worker:
-        return Worker(self._repo, observers, threads=1, warn_unobserved=False)
+        return Worker(self.repo, observers, threads=1, warn_unobserved=False)
 
-    def _answer(self, worker: Worker) -> float:
+    def load(self, captures: Iterable[Capture]) -> None:
+        """Load captures and answer them."""
+        left = iter(captures)
+        while some := list(islice(left, _GROUP)):
+            load_captures(self.repo, some, "crawl.warc.gz")
+        self._builder.run_until_idle()
+        self._answerer.run_until_idle()
+
+    def answered(self) -> float:
+        """Answer what is to be answered; the milliseconds of processor time it took."""
         began = time.process_time()
-        worker.run_until_idle()
+        self._answerer.run_until_idle()
         return (time.process_time() - began) * 1000
 
     def idle(self) -> float:
         """The milliseconds of a worker that finds nothing to do."""
-        return statistics.median(self._answer(self._answerer) for _ in range(9))
+        return statistics.median(self.answered() for _ in range(9))
 
-    def _page(self, url: str, text: str = _TEXT, status: int = 200, more: str = "") -> Capture:
+    def captured(self, capture: Capture) -> float:
+        """Load and parse a capture; the milliseconds of what follows."""
+        load_captures(self.repo, [capture], "crawl.warc.gz")
+        self._parser.run_until_idle()
+        return self.answered()
+
+    def page(self, url: str, text: str = _TEXT, status: int = 200, more: str = "") -> Capture:
+        """A capture of a page, an hour after those before the last `pass_an_hour`."""
         body = f"<html><title>Copy</title><body><p>{text}</p>{more}</body></html>".encode()
         at = 1_600_000_000 + 3600 * self._hours
         date = datetime.fromtimestamp(at, UTC)
         headers = {"content-type": "text/html"}
         return Capture(url, date, status, "text/html", headers, body, 0, len(body), None, False)
 
+    def pass_an_hour(self) -> None:
+        """Have the next captures be later ones."""
+        self._hours += 1
+
+
+class Cluster(Changes):
+    """A repository with one cluster, and changes to it."""
+
+    def __init__(self, repo: Repository, index: TantivyIndex, pages: int) -> None:
+        super().__init__(repo, index)
+        self._urls = [f"https://copies.example/?session={number}" for number in range(pages)]
+        self.load(
+            capture
+            for number, url in enumerate(self._urls)
+            for capture in (self.page(url), self._linking(number))
+        )
+
     def _linking(self, number: int, *, twice: bool = False) -> Capture:
         """A page elsewhere that links to a member, and perhaps to the one after it."""
         one, other = (self._urls[(number + n) % len(self._urls)] for n in (0, 1))
         links = f'<a href="{one}">Text {number % 100}</a>'
         links += f'<a href="{other}">Text {number % 90}</a>' if twice else ""
-        return self._page(f"https://linking.example/{number}", f"Number {number}.", more=links)
+        return self.page(f"https://linking.example/{number}", f"Number {number}.", more=links)
 
     def change(self, what: str, number: int) -> float:
         """Make one change; the milliseconds of what follows."""
-        self._hours += 1
+        self.pass_an_hour()
         url = self._urls[number]
         if what == "rank":
 
@@ -110,17 +136,15 @@ class Cluster:
                 t.set(tables.rank, page_row(url), {"value": 0.5 + number / 1e6, "run": 1})
                 tell(t, page_row(url))
 
-            self._repo.run(move)
-            return self._answer(self._answerer)
+            self.repo.run(move)
+            return self.answered()
         made: dict[str, Callable[[], Capture]] = {
             "link": lambda: self._linking(number, twice=True),
-            "leave": lambda: self._page(url, f"{number} alone. " * 40),
-            "gone": lambda: self._page(url, status=404),
-            "join": lambda: self._page(f"{url}&new=1"),
+            "leave": lambda: self.page(url, f"{number} alone. " * 40),
+            "gone": lambda: self.page(url, status=404),
+            "join": lambda: self.page(f"{url}&new=1"),
         }
-        load_captures(self._repo, [made[what]()], "crawl.warc.gz")
-        self._answer(self._parser)
-        return self._answer(self._answerer)
+        return self.captured(made[what]())
 
 
 CHANGES: Final = ("link", "rank", "join", "leave", "gone")
