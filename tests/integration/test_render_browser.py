@@ -118,6 +118,21 @@ def colours(png: bytes) -> set[tuple[int, ...]]:
     return {colour for row in pixels(png) for colour in row}
 
 
+def differences(images: set[bytes]) -> str:
+    """Where images of one size differ from the first of them, for the message of a failure."""
+    first, *others = map(pixels, images)
+    found = [
+        (x, y)
+        for other in others
+        for y, (row, its) in enumerate(zip(first, other, strict=True))
+        for x, (one, another) in enumerate(zip(row, its, strict=True))
+        if one != another
+    ]
+    columns, rows = zip(*found, strict=True)
+    left, right, top, bottom = min(columns), max(columns), min(rows), max(rows)
+    return f"{len(found)} pixels differ, x {left} to {right} and y {top} to {bottom}"
+
+
 # --- What it shows --------------------------------------------------------------------------
 
 
@@ -165,7 +180,7 @@ def test_the_same_page_gives_the_same_bytes_also_in_another_browser(
     with Browser(browser.bounds, executable) as other:
         assert other.version == browser.version
         found.add(render(other, files)[0].image)
-    assert len(found) == 1
+    assert len(found) == 1, differences(found)
 
 
 def test_a_page_that_was_captured_by_http_is_asked_for_by_http(browser: Browser) -> None:
