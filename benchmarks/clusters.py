@@ -17,7 +17,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import islice
 from pathlib import Path
@@ -50,6 +51,17 @@ from webindex.workers.processes import build_observers
 SIZES: Final = (10, 400, 4_000, 20_000)
 _GROUP: Final = 64
 _TEXT: Final = " ".join(f"The {number}th sentence of the page." for number in range(40))
+
+
+@contextmanager
+def new_index() -> Iterator[tuple[Repository, TantivyIndex]]:
+    """An empty repository of the web index with its search index, for as long as the block."""
+    with (
+        temporary_folder() as folder,
+        percola.open(folder / "repo", tables.SCHEMA, durability="relaxed") as repo,
+        TantivyIndex(Path(folder) / "index", create=True) as index,
+    ):
+        yield repo, index
 
 
 class Changes:
@@ -158,9 +170,7 @@ def run(console: Console, *, quick: bool) -> None:
     for size in sizes:
         with (
             console.status(f"Clusters: {size:,} pages …"),
-            temporary_folder() as folder,
-            percola.open(folder / "repo", tables.SCHEMA, durability="relaxed") as repo,
-            TantivyIndex(Path(folder) / "index", create=True) as index,
+            new_index() as (repo, index),
         ):
             cluster = Cluster(repo, index, size)
             number = 0

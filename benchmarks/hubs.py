@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 from rich.box import SIMPLE_HEAD
@@ -22,17 +21,15 @@ from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
-import percola
-from benchmarks.clusters import Changes
+from benchmarks.clusters import Changes, new_index
 from benchmarks.measure import (
     OUTPUT,
     conditions,
     conditions_line,
     output_name,
-    temporary_folder,
     write_json,
 )
-from percola import PercolaError
+from percola import PercolaError, Repository
 from webindex import tables
 from webindex.crawl.warc import Capture
 from webindex.page.urls import page_row
@@ -50,7 +47,7 @@ class Hub(Changes):
     """A page to which others link, and pages that do not link anywhere yet."""
 
     def __init__(
-        self, repo: percola.Repository, index: TantivyIndex, text: Callable[[int], str], more: int
+        self, repo: Repository, index: TantivyIndex, text: Callable[[int], str], more: int
     ) -> None:
         super().__init__(repo, index)
         self._text, self._links, self._more = text, 0, 0
@@ -97,9 +94,7 @@ def run(console: Console, *, quick: bool) -> None:
     for name, text in _TEXTS.items():
         with (
             console.status(f"Hubs: {name} …") as status,
-            temporary_folder() as folder,
-            percola.open(folder / "repo", tables.SCHEMA, durability="relaxed") as repo,
-            TantivyIndex(Path(folder) / "index", create=True) as index,
+            new_index() as (repo, index),
         ):
             hub = Hub(repo, index, text, 2 * times * len(sizes))
             for size in sizes:

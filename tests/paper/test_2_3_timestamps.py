@@ -175,6 +175,7 @@ def test_p11_no_reader_draws_a_start_ts_above_a_commit_and_still_misses_it(groun
     for start_ts, seen in reads:
         expected = next((value for ts, value in puts if ts <= start_ts), None)
         assert seen == expected, (start_ts, seen, puts[:5])
+    assert len(reads) > 400, "the readers hardly ran"
 
 
 def test_a_transactions_own_commit_is_visible_at_its_commit_ts_and_not_below(
