@@ -12,11 +12,16 @@ pub const MAX_TS: u64 = (1 << 63) - 1;
 /// Bytes of a write record before its value.
 pub const HEADER: usize = 10;
 const INLINE: u8 = 1;
-const LAST_CHANGE: u8 = 2;
+pub const LAST_CHANGE: u8 = 2;
+const DECIDES: u8 = 4;
+/// The longest value in a record.
+pub const INLINE_BYTES: usize = 256;
 /// Bytes of a record that repeats a change, before that.
-const CHANGE: usize = HEADER + 8;
+pub const CHANGE: usize = HEADER + 8;
 pub const PUT: u8 = b'P';
 pub const DELETE: u8 = b'D';
+pub const LOCK: u8 = b'L';
+const ROLLBACK: u8 = b'R';
 
 /// Entries that are passed one by one before seeking what follows.
 const STEPS: usize = 8;
@@ -221,4 +226,48 @@ pub unsafe fn state<'a>(
         }
     }
     Ok(State::Nothing)
+}
+
+/// `percola.cells.newest_change` of all records of a cell, as a record repeats it; `place` is at or
+/// after the first of them. None: a record looks damaged.
+pub fn newest_change(place: &mut Place<'_>, key: &[u8]) -> Result<Option<Vec<u8>>, c_int> {
+    let changes = |record: &[u8]| {
+        (HEADER..=HEADER + INLINE_BYTES).contains(&record.len())
+            && matches!(record[0], PUT | DELETE)
+            && (record[1] == INLINE || (record[1] == 0 && record.len() == HEADER))
+    };
+    while let Some(stamp) = place.key.strip_prefix(key) {
+        let (Some(at), record) = (number(stamp), place.value) else {
+            return Ok(None);
+        };
+        if changes(record) {
+            let commit_ts = (TOP - at).to_be_bytes();
+            return Ok(Some([&commit_ts, record].concat()));
+        }
+        if record.len() < HEADER || !matches!(record[0], LOCK | ROLLBACK) {
+            return Ok(None);
+        }
+        let (flags, rest) = (record[1], &record[HEADER..]);
+        if flags & !(LAST_CHANGE | DECIDES) != 0 {
+            return Ok(None);
+        }
+        if flags & LAST_CHANGE != 0 {
+            let Some((commit_ts, repeated)) = rest.split_at_checked(CHANGE - HEADER) else {
+                return Ok(None);
+            };
+            let fits = match number(commit_ts) {
+                Some(0) => repeated.is_empty(),
+                Some(1..=MAX_TS) => changes(repeated),
+                _ => false,
+            };
+            return Ok(fits.then(|| rest.to_vec()));
+        }
+        if !rest.is_empty() {
+            return Ok(None);
+        }
+        if !place.next()? {
+            break;
+        }
+    }
+    Ok(Some(0u64.to_be_bytes().to_vec()))
 }

@@ -13,12 +13,14 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyString, PyTuple};
 
-use crate::cells::{DELETE, Key, MAX_TS, PUT, Place, TOP, number};
+use crate::cells::{
+    CHANGE, DELETE, HEADER, INLINE_BYTES, Key, LAST_CHANGE, LOCK, MAX_TS, PUT, Place, TOP,
+    newest_change, number,
+};
 use crate::environment::{Sent, Transaction};
 use crate::lmdb::{self, Api, Dbi, Val};
 use crate::reads::Reads;
 
-pub const INLINE_BYTES: usize = 256;
 const SILENT: u64 = 1 << 63;
 /// Cells from which on they are written without the GIL.
 const MANY: usize = 32;
@@ -40,7 +42,7 @@ impl Write {
         let cell = write.get_item(0).ok()?;
         let cell = cell.cast::<PyTuple>().ok()?;
         let op: u8 = write.get_item(1).ok()?.extract().ok()?;
-        if op != PUT && op != DELETE {
+        if !matches!(op, PUT | DELETE | LOCK) {
             return None;
         }
         let value = write.get_item(2).ok()?;
@@ -61,7 +63,7 @@ impl Write {
             notifies: observed
                 .cast::<PyBool>()
                 .is_ok_and(|observed| observed.is_true()),
-            silent: observed.is_none(),
+            silent: observed.is_none() && op != LOCK,
         })
     }
 }
@@ -132,6 +134,8 @@ unsafe fn commit(
         0 => {}
         code => return Err(Stopped::Failed("mdb_cursor_open", code)),
     }
+    // What the records of the cells that are only locked repeat, in the order of these.
+    let mut changes = Vec::new();
     let checked = (|| {
         // SAFETY: it is this transaction's, and nothing is written before it is closed.
         let mut place = unsafe { Place::new(api, cursor) };
@@ -140,18 +144,19 @@ unsafe fn commit(
             let found = place
                 .seek(key)
                 .map_err(|code| Stopped::Failed("mdb_cursor_get", code))?;
-            if !found {
-                continue;
+            if let Some(stamp) = place.key.strip_prefix(key).filter(|_| found) {
+                let ts = number(stamp).ok_or(Stopped::AskPython)?;
+                if ts <= MAX_TS {
+                    return Err(Stopped::Conflict(at, Some((ts, place.value.to_vec())), 0));
+                }
+                if TOP - ts > start_ts {
+                    return Err(Stopped::Conflict(at, None, TOP - ts));
+                }
             }
-            let Some(stamp) = place.key.strip_prefix(key) else {
-                continue;
-            };
-            let ts = number(stamp).ok_or(Stopped::AskPython)?;
-            if ts <= MAX_TS {
-                return Err(Stopped::Conflict(at, Some((ts, place.value.to_vec())), 0));
-            }
-            if TOP - ts > start_ts {
-                return Err(Stopped::Conflict(at, None, TOP - ts));
+            if write.op == LOCK {
+                let change = newest_change(&mut place, key)
+                    .map_err(|code| Stopped::Failed("mdb_cursor_get", code))?;
+                changes.push(change.ok_or(Stopped::AskPython)?);
             }
         }
         Ok(())
@@ -171,12 +176,13 @@ unsafe fn commit(
     let commit_ts = drawn + 1;
     let plain = commit_ts.to_be_bytes();
     put(lmdb::ROOT, b"ts", &plain)?;
+    let mut changes = changes.iter();
     for write in writes {
-        let mut record = [0; 10 + INLINE_BYTES];
-        let mut size = 10;
+        let mut record = [0; CHANGE + HEADER + INLINE_BYTES];
+        let mut size = HEADER;
         let start = start_ts | if write.silent { SILENT } else { 0 };
         record[0] = write.op;
-        record[2..10].copy_from_slice(&start.to_be_bytes());
+        record[2..HEADER].copy_from_slice(&start.to_be_bytes());
         let entry = |stamp: u64| {
             let mut entry = Key::new();
             match entry.add(&write.key) && entry.add(&stamp.to_be_bytes()) {
@@ -184,11 +190,16 @@ unsafe fn commit(
                 false => Err(Stopped::Failed("mdb_put", lmdb::BAD_VALSIZE)),
             }
         };
-        if let Some(value) = &write.value {
+        if write.op == LOCK {
+            let change = changes.next().ok_or(Stopped::AskPython)?;
+            record[1] = LAST_CHANGE;
+            size += change.len();
+            record[HEADER..size].copy_from_slice(change);
+        } else if let Some(value) = &write.value {
             if value.len() <= INLINE_BYTES {
                 record[1] = 1;
                 size += value.len();
-                record[10..size].copy_from_slice(value);
+                record[HEADER..size].copy_from_slice(value);
             } else {
                 put(trees.data, entry(TOP - start_ts)?.get(), value)?;
             }

@@ -17,9 +17,9 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList, PySet, PyTuple};
 
 use crate::active::ActiveSnapshots;
-use crate::cells::{DELETE, PUT};
+use crate::cells::{DELETE, INLINE_BYTES, PUT};
 use crate::columns::{Calls, Column};
-use crate::commit::{INLINE_BYTES, Write};
+use crate::commit::Write;
 use crate::environment::Gil;
 use crate::held::{Held, forks};
 

@@ -27,8 +27,10 @@ from percola.cells import (
     LastChange,
     LockRecord,
     Op,
+    decode_write,
     encode_lock,
     encode_write,
+    newest_change,
 )
 from percola.store.base import BLOCKED, CellState, Put, RowMutation
 from percola.store.capabilities import scan_cells
@@ -250,6 +252,8 @@ def test_a_commit_stores_what_the_python_code_stores(tmp_path: Path, seed: int, 
         with engines.using(name):
             stores.append(LmdbStore(tmp_path / name, durability="relaxed"))
         stores[-1].create_tables(["s", "t"])
+        stores[-1].mutate(list(history(random.Random(seed))))
+        stores[-1].draw(LATEST)
         if call == "commit_cells":  # With a feed there are calls of Python's between begin and end.
             stores[-1].keep_feed("t")
     # What the first commit learns: that there is no feed.
@@ -259,10 +263,9 @@ def test_a_commit_stores_what_the_python_code_stores(tmp_path: Path, seed: int, 
     outcomes = set()
     for _ in range(150):
         arguments = random_commit(rng, stores[0].last_drawn())
-        locks = any(write[1] == Op.LOCK for write in arguments[1])
-        engine: Any = native_code if locks or call == "commit" else asked
+        engine: Any = native_code if call == "commit" else asked
         stores[0]._environment.native = engine
-        whole: Any = commits if locks or call == "commit_cells" else asked
+        whole: Any = commits if call == "commit_cells" else asked
         stores[0]._commits = whole
         if rng.random() < 0.05:
             lock = LockRecord(Op.PUT, rng.choice(CELLS), "me", 1, 2, True, None)
@@ -309,6 +312,12 @@ def test_a_feed_that_begins_between_two_commits_has_the_second(store: LmdbStore)
         b"P\2" + bytes(12),
         b"P\0" + bytes(8),
         encode_write(Op.LOCK, 5, last_change=LastChange(3, b"P"))[:-1] + b"P",
+        encode_write(Op.LOCK, 5, last_change=LastChange(3, encode_write(Op.PUT, 2, b"v"))),
+        encode_write(Op.LOCK, 5, last_change=LastChange(0, encode_write(Op.PUT, 2, b"v"))),
+        encode_write(Op.LOCK, 5, last_change=LastChange(3, encode_write(Op.LOCK, 2))),
+        encode_write(Op.ROLLBACK, 5, decides=True),
+        encode_write(Op.ROLLBACK, 5) + b"v",
+        encode_write(Op.PUT, 5, b"v" * (INLINE_BYTES + 1)),
     ],
 )
 def test_damaged_records_are_the_python_codes_to_judge(store: LmdbStore, record: bytes) -> None:
@@ -327,6 +336,14 @@ def test_damaged_records_are_the_python_codes_to_judge(store: LmdbStore, record:
     assert outcome(lambda: store.read([cell], 9)) == outcome(lambda: in_python(store, [cell], 9))
     fast, slow = store.reader("t", b"c"), store._reader("t", b"c")
     assert outcome(lambda: fast(b"r", 9)) == outcome(lambda: slow(b"r", 9))
+    expected = outcome(lambda: newest_change([(9, record)], complete=True))
+    store.draw(20)
+    committed = outcome(lambda: store.commit_one_step(15, [(cell, int(Op.LOCK), None, False)]))
+    if isinstance(committed, int):
+        [(_, raw)] = store.entries(cell, Kind.WRITE, committed, committed)
+        assert decode_write(raw).last_change == expected
+    else:
+        assert committed == expected
 
 
 # --- The engine -------------------------------------------------------------------------
