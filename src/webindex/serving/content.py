@@ -33,7 +33,17 @@ _UNSPACED = (
 )
 _WORD = rf"[{_UNSPACED}]|[\p{{L}}\p{{M}}\p{{N}}&&[^{_UNSPACED}]]+"
 
+# A word with the signs that names of programs have, and such a name: a digit or a sign is in it.
 _NAMED = r"[\p{L}\p{M}\p{N}_$]+"
+_NAME = r"[\p{L}\p{M}]*[\p{N}_$][\p{L}\p{M}\p{N}_$]*"
+
+# Tantivy's regular expressions take three times as long as Python's. In texts without these
+# characters (marks, and letters from Armenian on) Python's classes mean the same as the above.
+_OTHERS = re.compile(
+    r"[\u02ea\u02eb\u0300-\u036f\u0483-\u0489\u0530-\u1dff\u20d0-\u20ff\u2c00-\U0010ffff]"
+)
+_PLAIN_WORD = re.compile(r"[^\W_]+")
+_PLAIN_NAMED = re.compile(r"[\w$]+")
 
 _STEMMED: Final = {
     "ar": "arabic",
@@ -59,42 +69,78 @@ _STEMMED: Final = {
 """The languages whose words are reduced to their stems, by ISO 639 code."""
 
 
-def analyzer(language: str | None = None) -> tantivy.TextAnalyzer:
-    """The analyzer of texts and queries: words in lower case, without accents.
-
-    With a language that has a stemmer, their stems: as many, in the same order.
-    """
-    builder = (
-        tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(_WORD))
-        .filter(tantivy.Filter.remove_long(LONGEST_WORD_BYTES))
-        .filter(tantivy.Filter.lowercase())
+def _builder(tokenizer: tantivy.Tokenizer) -> tantivy.TextAnalyzerBuilder:
+    return tantivy.TextAnalyzerBuilder(tokenizer).filter(
+        tantivy.Filter.remove_long(LONGEST_WORD_BYTES)
     )
-    if language in _STEMMED:
+
+
+def _analyzer(tokenizer: tantivy.Tokenizer, language: str | None = None) -> tantivy.TextAnalyzer:
+    builder = _builder(tokenizer).filter(tantivy.Filter.lowercase())
+    if language is not None:
         builder = builder.filter(tantivy.Filter.stemmer(_STEMMED[language]))
     return builder.filter(tantivy.Filter.ascii_fold()).build()
 
 
+def _splitting(pattern: str) -> tantivy.TextAnalyzer:
+    return tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(pattern)).build()
+
+
 class Analyzers:
-    """The analyzers of an index; for any thread."""
+    """The analyzers of an index; for any thread.
+
+    Attributes:
+        of_texts: the words of a text, in lower case and without accents.
+        of_words: the same, of words between blanks.
+        of_stems: stems between blanks, as they are.
+        of_names: names between blanks, in lower case.
+    """
 
     def __init__(self) -> None:
-        self.words = analyzer()
-        # A name as a whole keeps its identifiers: `pg_dump` is not "pg dump".
-        self._named = (
-            tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(_NAMED))
+        blanks = tantivy.Tokenizer.whitespace()
+        self.of_texts = _analyzer(tantivy.Tokenizer.regex(_WORD))
+        self.of_words = _analyzer(blanks)
+        self.of_stems = _builder(blanks).build()
+        self.of_names = _builder(blanks).filter(tantivy.Filter.lowercase()).build()
+        self._word, self._name, self._named = map(_splitting, (_WORD, _NAME, _NAMED))
+        self._stemming = {language: _analyzer(blanks, language) for language in _STEMMED}
+        self._folding = (
+            tantivy.TextAnalyzerBuilder(blanks)
             .filter(tantivy.Filter.lowercase())
             .filter(tantivy.Filter.ascii_fold())
             .build()
         )
-        self._stemming = {language: analyzer(language) for language in _STEMMED}
 
-    def stems(self, text: str, language: str | None) -> list[str]:
-        """The words of a text of this language, each reduced to its stem."""
-        return self._stemming.get(language or "", self.words).analyze(text)
+    def split(self, text: str) -> list[str]:
+        """The words of a text, as they are."""
+        plain = _OTHERS.search(text) is None
+        return _PLAIN_WORD.findall(text) if plain else self._word.analyze(text)
+
+    def words(self, text: str) -> list[str]:
+        """The words of a text, in lower case and without accents."""
+        return self.of_words.analyze(" ".join(self.split(text)))
+
+    def stems(self, words: list[str], language: str | None) -> list[str]:
+        """The stems of the words that `split` returned, in lower case and without accents.
+
+        As many as `words` returns, in the same order; those words in a language without a stemmer.
+        """
+        return self._stemming.get(language or "", self.of_words).analyze(" ".join(words))
+
+    def identifiers(self, text: str) -> list[str]:
+        """The names of programs in a text, such as `pg_dump`, as they are."""
+        if _OTHERS.search(text) is None:
+            return [word for word in _PLAIN_NAMED.findall(text) if not word.isalpha()]
+        return self._name.analyze(text)
 
     def name(self, text: str) -> str:
-        """The words of a text in a row, by which it is sought as a whole."""
-        return " ".join(self._named.analyze(text))
+        """The words of a text in a row, by which it is sought as a whole.
+
+        It keeps its identifiers: `pg_dump` is not "pg dump".
+        """
+        plain = _OTHERS.search(text) is None
+        words = _PLAIN_NAMED.findall(text) if plain else self._named.analyze(text)
+        return " ".join(self._folding.analyze(" ".join(words)))
 
 
 def authority(rank: float, inlinks: int) -> float:

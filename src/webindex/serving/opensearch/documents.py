@@ -90,7 +90,7 @@ def to_stored(document: ServingDocument, analyzers: Analyzers) -> dict[str, Any]
     """The form in which a document is indexed; its cluster is the id, its epoch the version."""
 
     def stems(text: str) -> str:
-        return " ".join(analyzers.stems(text, document.language))
+        return " ".join(analyzers.stems(analyzers.split(text), document.language))
 
     anchors = telling(document.anchors)
     repeated = [text for text, count in anchors for _ in range(max(1, count).bit_length())]

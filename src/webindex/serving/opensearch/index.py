@@ -105,7 +105,6 @@ class OpenSearchIndex(ServingIndex):
         self._writes = f"{self._name}-write"
         self._timeout = timeout
         self._analyzers = Analyzers()
-        self._words = self._analyzers.words
         self._languages: tuple[float, list[str]] = (-math.inf, [])
         self._closed = False
         self.leave_parent()
@@ -265,7 +264,7 @@ class OpenSearchIndex(ServingIndex):
         return self._languages[1]
 
     def _knows(self, word: str, stems: Iterable[str]) -> bool:
-        return self._matches([known(self._words.analyze(word), stems)])[0]
+        return self._matches([known(self._analyzers.words(word), stems)])[0]
 
     def _least(self, asked: Asked) -> int | None:
         """How many words, besides its phrases, to require of a query; None: all of them.
@@ -314,10 +313,11 @@ class OpenSearchIndex(ServingIndex):
         stems = {stem for one in asked.sought for stem in one.stems}
         language = hit["_source"].get("language")
         for text in shown:
-            words, forms = self._words.analyze(text), self._analyzers.stems(text, language)
+            words = self._analyzers.words(text)
+            forms = self._analyzers.stems(self._analyzers.split(text), language)
             if len(words) == 1 and (words[0].startswith(starts or ("\0",)) or {*forms} & stems):
                 sought.append(words)
-        return mark(fragment, places, sought, self._words.analyze)
+        return mark(fragment, places, sought, self._analyzers.words)
 
     def facet(
         self,
@@ -346,7 +346,7 @@ class OpenSearchIndex(ServingIndex):
 
     def suggest(self, query: str) -> str | None:
         with self._calling("look for similar words"):
-            return respell(query, self._words.analyze, self._better)
+            return respell(query, self._analyzers.words, self._better)
 
     def _better(self, word: str) -> str | None:
         if self._knows(word, _Vocabulary(self, self._known_languages()).stems(word)):
@@ -368,7 +368,7 @@ class OpenSearchIndex(ServingIndex):
     def complete(self, query: str, *, limit: int = 8) -> list[str]:
         """Names of documents alone: OpenSearch does not list words."""
         typed = query[:MAX_CHARACTERS].encode("utf-8", "replace").decode()
-        words = self._words.analyze(typed.split()[-1]) if typed.strip() else []
+        words = self._analyzers.words(typed.split()[-1]) if typed.strip() else []
         if not words or not typed[-1].isalnum() or len(words[-1]) < SHORTEST_START:
             return []
         start = self._analyzers.name(typed)
@@ -532,15 +532,16 @@ class _Vocabulary:
         self.extends = False
 
     def analyze(self, text: str) -> list[str]:
-        return self._index._words.analyze(text)
+        return self._index._analyzers.words(text)
 
     def name(self, text: str) -> str:
         return self._index._analyzers.name(text)
 
     def stems(self, word: str) -> frozenset[str]:
-        found = {*self.analyze(word)}
+        analyzers = self._index._analyzers
+        found, split = {*analyzers.words(word)}, analyzers.split(word)
         for language in self._languages:
-            found.update(self._index._analyzers.stems(word, language))
+            found.update(analyzers.stems(split, language))
         return frozenset(found)
 
     def known(self, word: str) -> bool:

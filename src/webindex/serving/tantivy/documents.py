@@ -12,7 +12,6 @@ import tantivy
 from webindex.serving.base import ServingDocument
 from webindex.serving.content import (
     LEAST_SHARE,
-    LONGEST_WORD_BYTES,
     Analyzers,
     authority,
     own_share,
@@ -21,28 +20,24 @@ from webindex.serving.content import (
 )
 from webindex.serving.naming import names, telling
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 """The version of everything in this module. An index of another version is refused."""
 
 # `clusters` reads the index slice by slice, to hold few of its rows at a time.
 SLICES = 64
 
-# A name of a program: letters with a digit, an underscore or a dollar sign among them.
-_NAME = r"[\p{L}\p{M}]*[\p{N}_$][\p{L}\p{M}\p{N}_$]*"
+
+def reading_analyzers(analyzers: Analyzers) -> dict[str, tantivy.TextAnalyzer]:
+    """The analyzers of an index's fields for an excerpt of a text, by the names in `schema`."""
+    return {**writing_analyzers(analyzers), "words": analyzers.of_texts}
 
 
-def field_analyzers(analyzers: Analyzers) -> dict[str, tantivy.TextAnalyzer]:
-    """The analyzers of an index's fields, by the names that `schema` has for them."""
-
-    def split(pattern: str) -> tantivy.TextAnalyzerBuilder:
-        return tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(pattern)).filter(
-            tantivy.Filter.remove_long(LONGEST_WORD_BYTES)
-        )
-
+def writing_analyzers(analyzers: Analyzers) -> dict[str, tantivy.TextAnalyzer]:
+    """The analyzers of an index's fields for what `to_stored` returns."""
     return {
-        "words": analyzers.words,
-        "stems": split(r"\S+").build(),
-        "names": split(_NAME).filter(tantivy.Filter.lowercase()).build(),
+        "words": analyzers.of_words,
+        "stems": analyzers.of_stems,
+        "names": analyzers.of_names,
     }
 
 
@@ -59,8 +54,8 @@ def schema() -> tantivy.Schema:
     builder.add_unsigned_field("slice", indexed=True)
     builder.add_float_field("authority", fast=True)
     builder.add_unsigned_field("changed", fast=True, indexed=True)
-    builder.add_text_field("title", stored=True, tokenizer_name="words")
-    builder.add_text_field("text", stored=True, tokenizer_name="words")
+    builder.add_text_field("title", tokenizer_name="words")
+    builder.add_text_field("text", tokenizer_name="words")
     builder.add_text_field("headings", tokenizer_name="words")
     builder.add_text_field("anchors", tokenizer_name="words")
     builder.add_text_field("url", tokenizer_name="words")
@@ -91,9 +86,10 @@ def to_stored(document: ServingDocument, analyzers: Analyzers) -> tantivy.Docume
     """Return the form in which a document is indexed."""
 
     def add(field: str, text: str, times: int = 1) -> None:
-        stems = " ".join(analyzers.stems(text, document.language))
+        words = analyzers.split(text)
+        stems = " ".join(analyzers.stems(words, document.language))
         for _ in range(times):
-            stored.add_text(field, text)
+            stored.add_text(field, " ".join(words))
             stored.add_text(f"{field}_stems", stems)
 
     stored = tantivy.Document()
@@ -114,20 +110,22 @@ def to_stored(document: ServingDocument, analyzers: Analyzers) -> tantivy.Docume
         # An anchor's weight grows with its links, but ten thousand are not a thousand times ten.
         add("anchors", text, max(1, count).bit_length())
     for text in (document.title, *document.headings, document.text):
-        stored.add_text("identifiers", text)
+        stored.add_text("identifiers", " ".join(analyzers.identifiers(text)))
     for field, called in (
         ("names", names(document.title)),
         ("called", [*document.headings, *(text for text, _ in anchors)]),
     ):
         for name in {analyzers.name(text) for text in called} - {""}:
             stored.add_text(field, name)
-    stored.add_text("url", url_words(document.url))
+    stored.add_text("url", " ".join(analyzers.split(url_words(document.url))))
     for url in (document.url, *document.duplicates, *document.aliases):
         stored.add_text("address", url)
     stored.add_text("host", document.host)
     if document.language is not None:
         stored.add_text("language", document.language)
     shown = {
+        "title": document.title,
+        "text": document.text,
         "url": document.url,
         "host": document.host,
         "language": document.language,
@@ -152,8 +150,8 @@ def from_stored(stored: tantivy.Document) -> ServingDocument:
         cluster=first(stored, "cluster"),
         epoch=first(stored, "epoch"),
         url=shown["url"],
-        title=first(stored, "title"),
-        text=first(stored, "text"),
+        title=shown["title"],
+        text=shown["text"],
         language=shown["language"],
         host=shown["host"],
         anchors=tuple((text, count) for text, count in shown["anchors"]),

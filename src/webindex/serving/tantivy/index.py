@@ -63,12 +63,13 @@ from webindex.serving.spelling import nearest, respell
 from webindex.serving.tantivy.documents import (
     FORMAT,
     SLICES,
-    field_analyzers,
     first,
     from_stored,
+    reading_analyzers,
     schema,
     to_stored,
     tombstone,
+    writing_analyzers,
 )
 from webindex.serving.tantivy.query import build, in_text, most_frequent
 from webindex.serving.tantivy.writer import KeptWriter
@@ -106,12 +107,13 @@ class TantivyIndex(ServingIndex):
         self._analyzers = Analyzers()
         self._schema = schema()
         self._index = self._open(create)
-        for name, one in field_analyzers(self._analyzers).items():
+        # An excerpt of a text is split into words here; what is written has been split.
+        for name, one in reading_analyzers(self._analyzers).items():
             self._index.register_tokenizer(name, one)
         self._index.config_reader(reload_policy="manual")
         self._kept = KeptWriter(
             self._folder,
-            lambda heap: self._index.writer(heap, num_threads=1),
+            self._open_writer,
             lock_timeout,
         )
         self.leave_parent()
@@ -147,6 +149,12 @@ class TantivyIndex(ServingIndex):
             if changes:
                 _commit(writer, changes)
             return len(changes)
+
+    def _open_writer(self, heap_bytes: int) -> tantivy.IndexWriter:
+        index = tantivy.Index(self._schema, path=str(self._folder))
+        for name, one in writing_analyzers(self._analyzers).items():
+            index.register_tokenizer(name, one)
+        return index.writer(heap_bytes, num_threads=1)
 
     def _held(self, clusters: Iterable[str]) -> dict[str, tuple[int, bool]]:
         searcher = self._searcher()
@@ -228,12 +236,12 @@ class TantivyIndex(ServingIndex):
         self, searcher: tantivy.Searcher, document: ServingDocument, asked: Asked
     ) -> Runner:
         text = document.text[:_SNIPPET_SOURCE_CHARACTERS]
-        analyze = self._analyzers.words.analyze
+        analyze = self._analyzers.words
         stems = {stem for one in asked.sought for stem in one.stems}
         forms: set[str] = set()
         if stems:
             likely = " ".join(beginning(text, stems))
-            found = self._analyzers.stems(likely, document.language)
+            found = self._analyzers.stems(self._analyzers.split(likely), document.language)
             forms = {
                 word for word, stem in zip(analyze(likely), found, strict=True) if stem in stems
             }
@@ -461,15 +469,15 @@ class _Vocabulary:
         self._languages = [code for code, _ in searcher.terms_with_prefix("language", "")]
 
     def analyze(self, text: str) -> list[str]:
-        return self._analyzers.words.analyze(text)
+        return self._analyzers.words(text)
 
     def name(self, text: str) -> str:
         return self._analyzers.name(text)
 
     def stems(self, word: str) -> frozenset[str]:
-        found = {*self.analyze(word)}
+        found, split = {*self.analyze(word)}, self._analyzers.split(word)
         for language in self._languages:
-            found.update(self._analyzers.stems(word, language))
+            found.update(self._analyzers.stems(split, language))
         return frozenset(found)
 
     def known(self, word: str) -> bool:
