@@ -1,8 +1,8 @@
 """How a serving document, or the tombstone of a deleted one, is stored on OpenSearch.
 
-The text is analysed as by Tantivy: the same words, in lower case and without accents. Stems are
-made here, by the analysers of Tantivy, and stored as words between blanks. What is only
-displayed is in one object that is not indexed.
+The text is analysed as by Tantivy: the same words, in lower case and without accents. Stems and
+names of programs are made here, by the analysers of Tantivy, and stored as words between blanks.
+What is only displayed is in one object that is not indexed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from webindex.serving.naming import names, telling
 from webindex.serving.reading import STEMMED
 from webindex.serving.snippet import CHARACTERS
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """The version of everything in this module. An index of another version is refused."""
 
 MOST_BYTES_OF_A_TERM: Final = 32_766
@@ -27,9 +27,6 @@ _UNSPACED: Final = (
     r"\p{IsThai}\p{IsLao}\p{IsKhmer}\p{IsMyanmar}"
 )
 _WORD: Final = rf"[{_UNSPACED}]|[\p{{L}}\p{{M}}\p{{N}}&&[^{_UNSPACED}]]+"
-# It begins at the beginning of a word and does not go back: on a very long word, trying each of its
-# letters would take for ever.
-_NAME: Final = r"(?<![\p{L}\p{M}\p{N}_$])[\p{L}\p{M}]*+[\p{N}_$][\p{L}\p{M}\p{N}_$]*"
 _KEYWORD: Final = {"type": "keyword", "ignore_above": MOST_BYTES_OF_A_TERM // 4}
 _WORDS: Final = {"type": "text", "analyzer": "words"}
 _STEMS: Final = {"type": "text", "analyzer": "whitespace", "index_options": "freqs"}
@@ -41,17 +38,14 @@ def index_body(shards: int | None, replicas: int | None) -> dict[str, Any]:
     return {
         "settings": {
             "analysis": {
-                "tokenizer": {
-                    "words": {"type": "pattern", "pattern": _WORD, "group": 0},
-                    "names": {"type": "pattern", "pattern": _NAME, "group": 0},
-                },
+                "tokenizer": {"words": {"type": "pattern", "pattern": _WORD, "group": 0}},
                 "filter": {"not_long": {"type": "length", "max": 80}},
                 "analyzer": {
                     "words": {
                         "tokenizer": "words",
                         "filter": ["not_long", "lowercase", "asciifolding"],
                     },
-                    "names": {"tokenizer": "names", "filter": ["not_long", "lowercase"]},
+                    "names": {"tokenizer": "whitespace", "filter": ["not_long", "lowercase"]},
                 },
             },
             "index": {name: number for name, number in numbers.items() if number is not None},
@@ -62,9 +56,9 @@ def index_body(shards: int | None, replicas: int | None) -> dict[str, Any]:
             "properties": {
                 "deleted": {"type": "boolean"},
                 "authority": {"type": "float"},
-                "title": {**_WORDS, "copy_to": "identifiers"},
-                "text": {**_WORDS, "copy_to": "identifiers"},
-                "headings": {**_WORDS, "copy_to": "identifiers"},
+                "title": _WORDS,
+                "text": _WORDS,
+                "headings": _WORDS,
                 "anchors": _WORDS,
                 "url": _WORDS,
                 **{f"{field}_stems": _STEMS for field in STEMMED},
@@ -107,6 +101,10 @@ def to_stored(document: ServingDocument, analyzers: Analyzers) -> dict[str, Any]
         "text_stems": stems(document.text),
         "headings_stems": [stems(text) for text in document.headings],
         "anchors_stems": [stems(text) for text in repeated],
+        "identifiers": [
+            " ".join(analyzers.identifiers(text))
+            for text in (document.title, *document.headings, document.text)
+        ],
         "names": sorted({analyzers.name(text) for text in names(document.title)} - {""}),
         "called": sorted({analyzers.name(text) for text in called} - {""}),
         "changed": seconds(document.changed),
