@@ -197,8 +197,21 @@ class Disk:
 def forget_a_sync(events: Sequence[Event], path: str) -> tuple[list[Event], range]:
     """A trace in which a program forgot one sync, in the middle: a broken promise, to be found.
 
-    Returns the trace without that event, and the events until the next sync of the file.
+    Pages were written before it, and the meta page after it reached the disk. Returns the trace
+    without that event, and the events from then on until the next sync of the file.
     """
+
+    def writes(between: range, *, through: bool) -> Iterator[int]:
+        for number in between:
+            one = events[number]
+            if one.path == path and one.did is Did.WROTE and one.through is through:
+                yield number
+
     syncs = [n for n, one in enumerate(events) if one.did is Did.SYNCED and one.path == path]
-    forgotten, following = syncs[len(syncs) // 2 : len(syncs) // 2 + 2]
-    return [*events[:forgotten], *events[forgotten + 1 :]], range(forgotten, following - 1)
+    found = []
+    for before, forgotten, following in zip(syncs, syncs[1:], syncs[2:], strict=False):
+        meta = next(writes(range(forgotten, following), through=True), None)
+        if meta is not None and any(writes(range(before, forgotten), through=False)):
+            found.append((forgotten, range(meta, following)))
+    forgotten, window = found[len(found) // 2]
+    return [*events[:forgotten], *events[forgotten + 1 :]], window
