@@ -1,8 +1,9 @@
 """How a serving document, or the tombstone of a deleted one, is stored on OpenSearch.
 
-The text is analysed as by Tantivy: the same words, in lower case and without accents. Stems and
-names of programs are made here, by the analysers of Tantivy, and stored as words between blanks.
-What is only displayed is in one object that is not indexed.
+Texts are split into words here, by the analysers of Tantivy, and so are stems and names of programs
+made: what is indexed has blanks between words. OpenSearch's own tokenizer for the same words takes
+more time than all the rest of indexing a text; it is left to find places in the few texts that a
+search shows. What is only displayed is in one object that is not indexed.
 """
 
 from __future__ import annotations
@@ -29,22 +30,22 @@ _UNSPACED: Final = (
 _WORD: Final = rf"[{_UNSPACED}]|[\p{{L}}\p{{M}}\p{{N}}&&[^{_UNSPACED}]]+"
 _KEYWORD: Final = {"type": "keyword", "ignore_above": MOST_BYTES_OF_A_TERM // 4}
 _WORDS: Final = {"type": "text", "analyzer": "words"}
+_TEXT: Final = {"type": "text", "analyzer": "texts", "index": False}
 _STEMS: Final = {"type": "text", "analyzer": "whitespace", "index_options": "freqs"}
 
 
 def index_body(shards: int | None, replicas: int | None) -> dict[str, Any]:
     """Settings and mappings of a new index."""
     numbers = {"number_of_shards": shards, "number_of_replicas": replicas}
+    folded = ["not_long", "lowercase", "asciifolding"]
     return {
         "settings": {
             "analysis": {
                 "tokenizer": {"words": {"type": "pattern", "pattern": _WORD, "group": 0}},
                 "filter": {"not_long": {"type": "length", "max": 80}},
                 "analyzer": {
-                    "words": {
-                        "tokenizer": "words",
-                        "filter": ["not_long", "lowercase", "asciifolding"],
-                    },
+                    "texts": {"tokenizer": "words", "filter": folded},
+                    "words": {"tokenizer": "whitespace", "filter": folded},
                     "names": {"tokenizer": "whitespace", "filter": ["not_long", "lowercase"]},
                 },
             },
@@ -58,6 +59,7 @@ def index_body(shards: int | None, replicas: int | None) -> dict[str, Any]:
                 "authority": {"type": "float"},
                 "title": _WORDS,
                 "text": _WORDS,
+                "original": _TEXT,
                 "headings": _WORDS,
                 "anchors": _WORDS,
                 "url": _WORDS,
@@ -82,25 +84,27 @@ def tombstone() -> dict[str, Any]:
 
 def to_stored(document: ServingDocument, analyzers: Analyzers) -> dict[str, Any]:
     """The form in which a document is indexed; its cluster is the id, its epoch the version."""
+    stored: dict[str, Any] = {}
 
-    def stems(text: str) -> str:
-        return " ".join(analyzers.stems(analyzers.split(text), document.language))
+    def add(field: str, text: str, times: int = 1) -> None:
+        words = analyzers.split(text)
+        stems = analyzers.stems(words, document.language)
+        for name, some in ((field, words), (f"{field}_stems", stems)):
+            stored.setdefault(name, []).extend([" ".join(some)] * times)
 
+    add("title", document.title)
+    add("text", document.text)
+    for text in document.headings:
+        add("headings", text)
     anchors = telling(document.anchors)
-    repeated = [text for text, count in anchors for _ in range(max(1, count).bit_length())]
+    for text, count in anchors:
+        add("anchors", text, max(1, count).bit_length())
     called = [*document.headings, *(text for text, _ in anchors)]
     worth = authority(document.rank, document.inlinks)
-    stored: dict[str, Any] = {
+    stored |= {
         "deleted": False,
         "authority": worth * own_share(document.linked, len(document.text)),
-        "title": document.title,
-        "text": document.text,
-        "headings": list(document.headings),
-        "anchors": repeated,
-        "title_stems": stems(document.title),
-        "text_stems": stems(document.text),
-        "headings_stems": [stems(text) for text in document.headings],
-        "anchors_stems": [stems(text) for text in repeated],
+        "original": document.text,
         "identifiers": [
             " ".join(analyzers.identifiers(text))
             for text in (document.title, *document.headings, document.text)
@@ -108,10 +112,11 @@ def to_stored(document: ServingDocument, analyzers: Analyzers) -> dict[str, Any]
         "names": sorted({analyzers.name(text) for text in names(document.title)} - {""}),
         "called": sorted({analyzers.name(text) for text in called} - {""}),
         "changed": seconds(document.changed),
-        "url": url_words(document.url),
+        "url": " ".join(analyzers.split(url_words(document.url))),
         "address": [document.url, *document.duplicates, *document.aliases],
         "host": document.host,
         "shown": {
+            "title": document.title,
             "url": document.url,
             "opening": document.text[:CHARACTERS],
             "anchors": document.anchors,
@@ -137,8 +142,8 @@ def from_stored(cluster: str, epoch: int, stored: Mapping[str, Any]) -> ServingD
         cluster=cluster,
         epoch=epoch,
         url=shown["url"],
-        title=stored["title"],
-        text=stored.get("text", ""),
+        title=shown["title"],
+        text=stored.get("original", ""),
         language=stored.get("language"),
         host=stored["host"],
         anchors=tuple((text, count) for text, count in shown["anchors"]),

@@ -73,7 +73,7 @@ _LANGUAGES: Final = 100
 _LANGUAGES_SECONDS: Final = 60.0
 # So many of the most frequent values come from each shard, so that counts are exact for most.
 _FACETS_A_SHARD: Final = 1_000
-_SHOWN: Final = ["title", "host", "language", "shown"]
+_SHOWN: Final = ["host", "language", "shown"]
 
 _GONE: Final = (
     "it does not exist any more; 'webindex reindex' creates it, and exports everything anew from "
@@ -302,7 +302,7 @@ class OpenSearchIndex(ServingIndex):
         return found
 
     def _snippet(self, hit: Mapping[str, Any], asked: Asked) -> Runner:
-        found = hit.get("highlight", {}).get("text")
+        found = hit.get("highlight", {}).get("original")
         if not found:
             return opening(hit["_source"]["shown"]["opening"])
         fragment, places = _unmarked(found[0])
@@ -616,12 +616,14 @@ def _highlight(asked: Asked) -> dict[str, Any]:
         "post_tags": [_END],
         "max_analyzer_offset": _SNIPPET_SOURCE_CHARACTERS,
         "fields": {
-            "text": {
+            "original": {
                 "number_of_fragments": 1,
                 "fragment_size": CHARACTERS,
                 # It centres a fragment on its matches; the others begin or end at a match.
                 "type": "plain",
                 "order": "score",
+                # The words that are sought are those of another field.
+                "require_field_match": False,
                 "highlight_query": any_of(query for one in asked.sought for query in in_text(one)),
             }
         },
