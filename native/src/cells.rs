@@ -11,7 +11,7 @@ pub const TOP: u64 = u64::MAX;
 pub const MAX_TS: u64 = (1 << 63) - 1;
 /// Bytes of a write record before its value.
 pub const HEADER: usize = 10;
-const INLINE: u8 = 1;
+pub const INLINE: u8 = 1;
 pub const LAST_CHANGE: u8 = 2;
 const DECIDES: u8 = 4;
 /// The longest value in a record.

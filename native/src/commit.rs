@@ -14,7 +14,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyString, PyTuple};
 
 use crate::cells::{
-    CHANGE, DELETE, HEADER, INLINE_BYTES, Key, LAST_CHANGE, LOCK, MAX_TS, PUT, Place, TOP,
+    CHANGE, DELETE, HEADER, INLINE, INLINE_BYTES, Key, LAST_CHANGE, LOCK, MAX_TS, PUT, Place, TOP,
     newest_change, number,
 };
 use crate::environment::{Sent, Transaction};
@@ -141,10 +141,10 @@ unsafe fn commit(
         let mut place = unsafe { Place::new(api, cursor) };
         for (at, write) in writes.iter().enumerate() {
             let key = &write.key[..];
-            let found = place
+            place
                 .seek(key)
                 .map_err(|code| Stopped::Failed("mdb_cursor_get", code))?;
-            if let Some(stamp) = place.key.strip_prefix(key).filter(|_| found) {
+            if let Some(stamp) = place.key.strip_prefix(key) {
                 let ts = number(stamp).ok_or(Stopped::AskPython)?;
                 if ts <= MAX_TS {
                     return Err(Stopped::Conflict(at, Some((ts, place.value.to_vec())), 0));
@@ -197,7 +197,7 @@ unsafe fn commit(
             record[HEADER..size].copy_from_slice(change);
         } else if let Some(value) = &write.value {
             if value.len() <= INLINE_BYTES {
-                record[1] = 1;
+                record[1] = INLINE;
                 size += value.len();
                 record[HEADER..size].copy_from_slice(value);
             } else {

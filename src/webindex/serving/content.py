@@ -86,6 +86,11 @@ def _splitting(pattern: str) -> tantivy.TextAnalyzer:
     return tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(pattern)).build()
 
 
+def _found(text: str, plain: re.Pattern[str], other: tantivy.TextAnalyzer) -> list[str]:
+    """What a pattern finds in a text: by Python if that means the same, else by Tantivy."""
+    return plain.findall(text) if _OTHERS.search(text) is None else other.analyze(text)
+
+
 class Analyzers:
     """The analyzers of an index; for any thread.
 
@@ -113,8 +118,7 @@ class Analyzers:
 
     def split(self, text: str) -> list[str]:
         """The words of a text, as they are."""
-        plain = _OTHERS.search(text) is None
-        return _PLAIN_WORD.findall(text) if plain else self._word.analyze(text)
+        return _found(text, _PLAIN_WORD, self._word)
 
     def words(self, text: str) -> list[str]:
         """The words of a text, in lower case and without accents."""
@@ -138,8 +142,7 @@ class Analyzers:
 
         It keeps its identifiers: `pg_dump` is not "pg dump".
         """
-        plain = _OTHERS.search(text) is None
-        words = _PLAIN_NAMED.findall(text) if plain else self._named.analyze(text)
+        words = _found(text, _PLAIN_NAMED, self._named)
         return " ".join(self._folding.analyze(" ".join(words)))
 
 

@@ -1,9 +1,9 @@
 """How a serving document, or the tombstone of a deleted one, is stored on OpenSearch.
 
-Texts are split into words here, by the analysers of Tantivy, and so are stems and names of programs
-made: what is indexed has blanks between words. OpenSearch's own tokenizer for the same words takes
-more time than all the rest of indexing a text; it is left to find places in the few texts that a
-search shows. What is only displayed is in one object that is not indexed.
+The analyzers of Tantivy split texts into words, and find stems and names of programs; fields get
+these with blanks between them. OpenSearch's own tokenizer for the same words takes more time than
+all the rest of indexing a text. It only marks words in the few texts that a search shows. What is
+only displayed is in one object that is not indexed.
 """
 
 from __future__ import annotations

@@ -87,10 +87,11 @@ def to_stored(document: ServingDocument, analyzers: Analyzers) -> tantivy.Docume
 
     def add(field: str, text: str, times: int = 1) -> None:
         words = analyzers.split(text)
-        stems = " ".join(analyzers.stems(words, document.language))
-        for _ in range(times):
-            stored.add_text(field, " ".join(words))
-            stored.add_text(f"{field}_stems", stems)
+        stems = analyzers.stems(words, document.language)
+        for name, some in ((field, words), (f"{field}_stems", stems)):
+            joined = " ".join(some)
+            for _ in range(times):
+                stored.add_text(name, joined)
 
     stored = tantivy.Document()
     stored.add_text("cluster", document.cluster)

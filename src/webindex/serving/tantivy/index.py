@@ -111,11 +111,7 @@ class TantivyIndex(ServingIndex):
         for name, one in reading_analyzers(self._analyzers).items():
             self._index.register_tokenizer(name, one)
         self._index.config_reader(reload_policy="manual")
-        self._kept = KeptWriter(
-            self._folder,
-            self._open_writer,
-            lock_timeout,
-        )
+        self._kept = KeptWriter(self._folder, self._open_writer, lock_timeout)
         self.leave_parent()
         at_fork(self)
         self._closed = False
