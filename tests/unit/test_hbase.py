@@ -6,6 +6,7 @@ import os
 import struct
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -411,6 +412,34 @@ def test_what_is_set_of_java_goes_before_what_it_gets_otherwise(own: str, found:
     assert options[-len(found) :] == found
     collectors = [one for one in options if one.endswith("GC")]
     assert len(collectors) == 1
+
+
+def test_names_are_resolved_though_the_client_declares_a_resolver_that_it_lacks(
+    tmp_path: Path,
+) -> None:
+    with zipfile.ZipFile(tmp_path / "hbase-shaded-client-2.jar", "w") as jar:
+        jar.writestr("META-INF/services/java.net.spi.InetAddressResolverProvider", "no.such.One\n")
+    program = (
+        "import jpype\n"
+        "from percola.store.hbase import jvm\n"
+        "add, of = jpype.addClassPath, jvm.java_class\n"
+        "jpype.addClassPath = lambda one: (print('a jar is added'), add(one))\n"
+        "jvm.java_class = lambda name: (print(name), of(name))[1]\n"
+        "jvm.start()\n"
+        "named = 'META-INF/services/java.net.spi.InetAddressResolverProvider'\n"
+        "loader = of('java.lang.Thread').currentThread().getContextClassLoader()\n"
+        "print(loader.getResource(named) is not None)\n"
+        "print(of('java.net.InetAddress').getByName('localhost'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, JARS: str(tmp_path)}, capture_output=True, text=True, timeout=180,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[-2:] == ["True", "localhost/127.0.0.1"]
+    # Java before 18 looks for no resolvers: the order is looked at as well.
+    assert lines.index("java.net.InetAddress") < lines.index("a jar is added")
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ import gc
 import os
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 from weakref import WeakKeyDictionary
@@ -116,17 +117,14 @@ def _start() -> None:
     jars = [*settings_folder(), *(str(one) for one in client_jars())]
     if _OUR_JAR.exists():
         jars.append(str(_OUR_JAR))
-    if jpype.isJVMStarted():
-        for one in jars:
-            jpype.addClassPath(one)
-    else:
+    if not jpype.isJVMStarted():
         options = os.environ.get(OPTIONS, "").split()
         try:
-            jpype.startJVM(*jvm_options(options), classpath=jars, convertStrings=False)
+            jpype.startJVM(*jvm_options(options), classpath=[], convertStrings=False)
         except jpype.JVMNotFoundException as error:
             raise StoreError(
-                "HBase's client needs Java, and there is none: install a Java of version 11 or 17 "
-                "(Debian, Ubuntu: apt-get install default-jre-headless; macOS: brew install "
+                "HBase's client needs Java, and there is none: install a Java of version 11 or "
+                "later (Debian, Ubuntu: apt-get install default-jre-headless; macOS: brew install "
                 "openjdk@17), or set JAVA_HOME to where it is."
             ) from error
         except (OSError, RuntimeError) as error:
@@ -137,8 +135,22 @@ def _start() -> None:
         # HBase's client prints a stack trace for each failed scan, though it also raises it.
         nowhere = java_class("java.io.OutputStream").nullOutputStream()
         java_class("java.lang.System").setErr(java_class("java.io.PrintStream")(nowhere))
+    _choose_resolver()
+    for one in jars:
+        jpype.addClassPath(one)
     # Only once it runs: a process in which Java failed to start may fork.
     JAVA.begin_use("HBase")
+
+
+def _choose_resolver() -> None:
+    """Have Java choose how it resolves names before HBase's client is there.
+
+    From Java 18 on, it looks for resolvers on the class path when the first name is resolved, and
+    never again. HBase's client to 2.6.4 declares one that it does not contain (HBASE-30211): found
+    there, every look-up of a name would fail.
+    """
+    with suppress(jpype.JException):  # There is no such name: it has chosen nevertheless.
+        java_class("java.net.InetAddress").getByName("localhost")
 
 
 def jvm_options(own: Sequence[str]) -> list[str]:
@@ -165,19 +177,29 @@ def java_class(name: str) -> JavaObject:
     return jpype.JClass(name)
 
 
+def _class_loader() -> JavaObject:
+    """What loads classes from the jars that JPype was given while Java runs."""
+    return java_class("org.jpype.JPypeContext").getInstance().getClassLoader()
+
+
 def java_objects(count: int) -> JavaObject:
     """An array for Java objects as results."""
     return jpype.JArray(jpype.JObject)(count)
 
 
 class _Attachment:
-    """Detaches the thread that created it, when the thread ends and releases its thread-locals."""
+    """A thread's use of Java.
+
+    Detaches the thread that created it, when the thread ends and releases its thread-locals.
+    """
 
     def __init__(self) -> None:
         self.kept: WeakKeyDictionary[Any, dict[str, JavaObject]] = WeakKeyDictionary()
         self._pid = os.getpid()
         self._thread = threading.get_ident()
         self._is_main = threading.current_thread() is threading.main_thread()
+        # Hadoop looks for settings and classes where the thread does.
+        java_class("java.lang.Thread").currentThread().setContextClassLoader(_class_loader())
 
     def __del__(self) -> None:
         mine = self._pid == os.getpid() and self._thread == threading.get_ident()
