@@ -45,6 +45,8 @@ PROCESSES: Final = (1, 2, 4, 8)
 THREADS: Final = (1, 4, 16, 64)
 JOINED: Final = (100, 1000)
 PAPER: Final = 2_000_000
+TOGETHER: Final = 32
+"""Advisory locks that are taken together, as those of an observer's batch."""
 _KEPT: Final = 20_000
 """Latencies of each thread that are kept: the last ones."""
 
@@ -212,8 +214,8 @@ def measure(
         return Point.of(threads, joined, said, cpu_of(oracle.process.pid) - cpu)
 
 
-def measure_locks(oracle: OracleProcess, seconds: float) -> dict[str, float]:
-    """Take and give back advisory locks, one after the other, as a scanner does for each row.
+def measure_locks(oracle: OracleProcess, seconds: float, together: int) -> dict[str, float]:
+    """Take and give back advisory locks, so many together, as a scanner does for a batch of rows.
 
     Returns:
         pairs a second, and microseconds of processor time a call (two a pair) of oracle and client.
@@ -227,11 +229,11 @@ def measure_locks(oracle: OracleProcess, seconds: float) -> dict[str, float]:
         cpu, mine, began = cpu_of(oracle.process.pid), time.process_time(), time.monotonic()
         pairs = 0
         while time.monotonic() - began < seconds:
-            row = b"%d" % pairs
-            if not locks.try_lock("rows", row):
+            rows = [("rows", b"%d" % number) for number in range(pairs, pairs + together)]
+            if not all(locks.try_lock_many(rows)):
                 raise OracleError("An advisory lock that nobody holds was refused.")
-            locks.unlock("rows", row)
-            pairs += 1
+            locks.unlock_many(rows)
+            pairs += together
         took = time.monotonic() - began
         stop()
     finally:
@@ -260,7 +262,8 @@ def run(console: Console, *, quick: bool) -> None:
                 status.update(f"Oracle: {count} processes of {clients_ * joins} clients …")
                 points.append(measure(oracle, count, clients_, joins, seconds))
         status.update("Oracle: advisory locks …")
-        locks = measure_locks(oracle, seconds * 2)
+        locks = measure_locks(oracle, seconds * 2, 1)
+        locks_together = measure_locks(oracle, seconds * 2, TOGETHER)
     name = output_name("oracle", quick=quick)
     picture = OUTPUT / f"{name}.png"
     plot(points, picture)
@@ -272,6 +275,7 @@ def run(console: Console, *, quick: bool) -> None:
             "paper_per_second": PAPER,
             "points": [asdict(p) for p in points],
             "locks": locks,
+            "locks_together": {"rows": TOGETHER, **locks_together},
         },
     )
     console.print(table(points))
@@ -284,7 +288,9 @@ def run(console: Console, *, quick: bool) -> None:
     console.print(
         f"Advisory locks: {locks['per_second']:,.0f} taken and given back a second by one thread; "
         f"a call takes {locks['oracle_us']:.0f} µs of the oracle's processor and "
-        f"{locks['client_us']:.0f} µs of the client's.",
+        f"{locks['client_us']:.0f} µs of the client's. With {TOGETHER} of them in "
+        f"a call: {locks_together['per_second']:,.0f} a second, "
+        f"{locks_together['oracle_us']:.1f} and {locks_together['client_us']:.1f} µs a lock.",
         soft_wrap=True,
     )
     console.print(

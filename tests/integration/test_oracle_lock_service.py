@@ -81,6 +81,54 @@ def test_a_row_is_locked_against_other_processes_and_threads_until_it_is_given_b
         wait_until(lambda: mine.try_lock("t", b"r"))
 
 
+def test_rows_that_are_locked_together_take_one_message_and_so_does_giving_them_back(
+    server: Server, mine: LockServiceClient, wait_until: Wait, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # More than the service reads at once.
+    rows = [("t", b"%d" % number) for number in range(400)]
+    sent: list[bytes] = []
+    send = Connection.send
+    monkeypatch.setattr(
+        Connection, "send", lambda self, message: (sent.append(message), send(self, message))
+    )
+    with Child(live, server.address) as child:
+        assert ask(child, "try_lock", *rows[7]) is True
+        assert mine.try_lock(*rows[8])
+        sent.clear()
+        taken = mine.try_lock_many(rows)
+        assert [row for row, was in zip(rows, taken, strict=True) if not was] == rows[7:9]
+        locking = [one for one in sent if one[4] == frames.LOCK]
+        assert len(locking) == 1 and len(frames.split(locking[0])[0]) == 399
+        assert server.service.locks == 400
+        assert not any(ask(child, "try_lock_many", rows[:7]))
+        sent.clear()
+        mine.unlock_many(rows)
+        mine.unlock_many(rows)
+        assert [one[4] for one in sent].count(frames.UNLOCK) == 1
+        wait_until(lambda: server.service.locks == 1)
+        assert all(ask(child, "try_lock_many", [row for row in rows if row != rows[7]]))
+
+
+def test_rows_whose_service_ends_while_they_are_locked_are_locked_in_this_process_alone(
+    server: Server, mine: LockServiceClient
+) -> None:
+    rows = [("t", b"a"), ("t", b"b"), ("t", b"c")]
+    answer = server.service._lock
+    answered: list[bytes] = []
+
+    def moves(*args: Any) -> bytes:
+        server.holds = False
+        answered.append(answer(*args))
+        return answered[-1]
+
+    server.service._lock = moves  # type: ignore[method-assign]
+    assert mine.try_lock_many(rows) == [True, True, True]
+    assert len(answered) == 1, "the service has refused the others"
+    assert mine.try_lock_many([*rows, ("t", b"d")]) == [False, False, False, True]
+    mine.unlock_many(rows)
+    assert mine.try_lock_many(rows) == [True, True, True]
+
+
 def test_taking_and_giving_back_at_once_by_two_processes_never_gives_a_row_to_both(
     server: Server, mine: LockServiceClient, tmp_path: Path
 ) -> None:

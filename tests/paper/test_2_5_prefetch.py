@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -365,6 +365,38 @@ def test_the_acknowledgments_of_a_batch_come_together(ground: Ground) -> None:
     work(repo, index)
     assert len(store.calls) <= 4, "a scan begins at a random row and goes round"
     assert len([cell for call in store.calls for cell in call]) == 3 * 30
+
+
+def test_the_row_locks_of_a_batch_are_taken_together_and_given_back_together(
+    ground: Ground,
+) -> None:
+    taken, given_back = [], []
+
+    class Noting(MemoryCoordination):
+        def try_lock_many(self, rows: Sequence[tuple[str, bytes]]) -> list[bool]:
+            taken.append(list(rows))
+            return super().try_lock_many(rows)
+
+        def unlock_many(self, rows: Iterable[tuple[str, bytes]]) -> None:
+            given_back.append(list(rows))
+            super().unlock_many(given_back[-1])
+
+    _, repo = filled(ground, clock=ScriptedClock(), coordination=Noting())
+
+    @observer(due, batch=32)
+    def nothing(t: Transaction, row: str) -> None:
+        pass
+
+    with repo.transaction() as t:
+        for number in range(40):
+            t.notify(due, f"r{number:02}")
+    work(repo, nothing)
+    assert len(taken) <= 6, "a scan begins at a random row; the first batch locks a few"
+    assert max(map(len, taken)) >= 15
+    # Each once, also those that begin a batch and are locked alone.
+    assert sorted(row for rows in given_back for row in rows) == [
+        ("pages", b"r%02d" % number) for number in range(40)
+    ]
 
 
 def test_rows_that_join_later_come_without_those_that_have_been_read() -> None:

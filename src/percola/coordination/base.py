@@ -8,7 +8,7 @@ scanning makes up for a wake-up that is lost.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 
 class Coordination(ABC):
@@ -34,6 +34,15 @@ class Coordination(ABC):
     @abstractmethod
     def unlock(self, table: str, row: bytes) -> None:
         """Release the advisory lock of a row."""
+
+    def try_lock_many(self, rows: Sequence[tuple[str, bytes]]) -> list[bool]:
+        """`try_lock` for several rows, each given once by table and row; which were taken."""
+        return [self.try_lock(table, row) for table, row in rows]
+
+    def unlock_many(self, rows: Iterable[tuple[str, bytes]]) -> None:
+        """`unlock` for several rows."""
+        for table, row in rows:
+            self.unlock(table, row)
 
     @abstractmethod
     def wake(self) -> None:

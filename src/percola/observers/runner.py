@@ -32,7 +32,7 @@ import random
 import sys
 import threading
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, Flag, auto
 from typing import TYPE_CHECKING, Any, Final, Self
@@ -417,16 +417,17 @@ class Runner:
         group = self._observers.of(cell)
         return len(group) == 1 and self._sizes[group[0].name].rows > 1 and cell not in self._alone
 
-    def work_batch(self, cells: Iterable[Cell], held: list[Row]) -> set[Cell]:
+    def work_batch(self, take: Callable[[int], list[Cell]], held: list[Row]) -> set[Cell]:
         """Run a column's only observer for several of its dirty cells in one transaction.
 
-        `cells` yields them one by one, when a cell's turn comes, and has added the row's advisory
-        lock to `held` by then. Returns the cells that were answered. If the batch fails, the
-        yielded cells join no batch until each has run alone. If its first row raises, there is no
-        other row yet, and the failure counts as that of a run.
+        `take` returns up to so many of them, when it is their turn, and has added the rows'
+        advisory locks to `held` by then; none if there are no more. Returns the cells that were
+        answered. If the batch fails, the cells that have joined it join no other until each has run
+        alone. If its first row raises, there is no other row yet, and the failure counts as that of
+        a run.
         """
         ahead: list[bytes] = []
-        dirty = self._still_dirty(cells, ahead)
+        dirty = self._still_dirty(take, ahead)
         first = next(dirty, None)
         if first is None:
             return set()
@@ -489,23 +490,24 @@ class Runner:
                 self._keep_alone(cell.cell)
         return set()
 
-    def _still_dirty(self, cells: Iterable[Cell], ahead: list[bytes]) -> Iterator[DirtyCell]:
+    def _still_dirty(
+        self, take: Callable[[int], list[Cell]], ahead: list[bytes]
+    ) -> Iterator[DirtyCell]:
         """The cells that have notify entries once their rows are locked, and no failed attempt.
 
-        On a network store, many rows are locked and then checked in one call; the rows of the
+        On a network store, many rows are locked in one call and checked in another; the rows of the
         dirty cells are added to `ahead`.
         """
         calls_are_dear = self._context.prefetch is not None
-        waiting = iter(cells)
-        for cell in waiting:
-            most = 1
+        most = 1
+        while group := take(most):
             if calls_are_dear:
-                # If batches end after a few rows, few rows are checked in vain.
-                [one] = self._observers.of(cell)
+                # If batches end after a few rows, few rows are locked and checked in vain.
+                [one] = self._observers.of(group[0])
                 reached = self._reached.get(one.name, _FIRST_REACHED)
                 most = min(_TOGETHER, self._sizes[one.name].rows, 2 * reached)
-            group = [cell, *itertools.islice(waiting, most - 1)]
-            found = [self._look(cell)] if len(group) == 1 else self._look_together(group)
+                group += take(most - len(group))
+            found = [self._look(group[0])] if len(group) == 1 else self._look_together(group)
             dirty = [one for one in found if one is not None and not one.attempts]
             ahead += [one.cell.row for one in dirty]
             yield from dirty

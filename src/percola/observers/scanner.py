@@ -57,7 +57,7 @@ import itertools
 import logging
 import math
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from percola.cells import Cell, Kind
@@ -471,22 +471,33 @@ class Scanner:
             if one.column == cell.column and not raw and self._runs.takes_batches(one)
         ]
 
-    def _joining(self, cell: Cell, others: Iterable[Cell], held: list[Row]) -> Iterator[Cell]:
-        """Yield a cell whose row is locked, then others of its column, locking each row first.
+    def _joining(
+        self, cell: Cell, others: Iterable[Cell], held: list[Row]
+    ) -> Callable[[int], list[Cell]]:
+        """A function that returns up to so many cells, their rows locked; none at the end.
 
-        Rows that are locked by another scanner are skipped.
+        It begins with a cell whose row is locked already; then come others of its column, whose
+        rows are locked in one call. Rows that are locked by another scanner are skipped.
         """
-        yield cell
-        for other in others:
-            if self._runs.stopping:
-                return
-            if self._context.coordination.try_lock(other.table, other.row):
-                held.append((other.table, other.row))
-                yield other
+        first, waiting = [cell], iter(others)
 
-    def _give_back(self, rows: Iterable[Row]) -> None:
-        for table, row in rows:
-            self._context.coordination.unlock(table, row)
+        def take(most: int) -> list[Cell]:
+            taken, first[:] = first[:], []
+            while len(taken) < most and not self._runs.stopping:
+                more = list(itertools.islice(waiting, most - len(taken)))
+                if not more:
+                    break
+                rows = [(one.table, one.row) for one in more]
+                locked = self._context.coordination.try_lock_many(rows)
+                held.extend(itertools.compress(rows, locked))
+                taken += itertools.compress(more, locked)
+            return taken
+
+        return take
+
+    def _give_back(self, rows: Collection[Row]) -> None:
+        if rows:
+            self._context.coordination.unlock_many(rows)
 
 
 def _newest(entries: Iterable[tuple[Cell, int, bytes]]) -> dict[Cell, bytes]:

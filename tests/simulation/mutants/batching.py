@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -19,6 +19,7 @@ from tests.simulation.workloads.batches import Batches
 BATCHING = Collection()
 
 Rows = Iterable[tuple[bytes, Notified]]
+Take = Callable[[int], list[Cell]]
 
 T = TypeVar("T")
 
@@ -114,9 +115,9 @@ def batch_fails_together(seams: Seams) -> None:
             raise
 
     @seams.replaces(Runner, "work_batch")
-    def work_batch(original: Any, self: Any, cells: Iterable[Cell], held: list[Row]) -> Any:
+    def work_batch(original: Any, self: Any, take: Take, held: list[Row]) -> Any:
         joined: list[Cell] = []
-        done = original(self, noting(cells, joined), held)
+        done = original(self, lambda most: [*noting(take(most), joined)], held)
         if failed := story[0]:  # Kept: other workers' batches run between the calls below.
             for cell in joined:
                 [one] = self._observers.of(cell)
@@ -134,6 +135,5 @@ def batch_keeps_row_locks(seams: Seams) -> None:
     @seams.replaces(Scanner, "_joining")
     def joining(
         original: Any, self: Any, cell: Cell, others: Iterable[Cell], held: list[Row]
-    ) -> Iterator[Cell]:
-        mine: list[Row] = []
-        yield from original(self, cell, others, mine)
+    ) -> Take:
+        return original(self, cell, others, [])

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 
 from percola.errors import RepositoryClosedError
 from percola.platform import fork_safety as forks
@@ -34,18 +34,25 @@ class LockService:
 
         Raises RepositoryClosedError after `close`.
         """
-        with self._guard:
-            if self._closed:
-                raise RepositoryClosedError("This repository has been closed; open it again.")
-            if (table, row) in self._rows:
-                return False
-            self._rows.add((table, row))
-            return True
+        return self.try_lock_many([(table, row)])[0]
 
     def unlock(self, table: str, row: bytes) -> None:
         """Release the lock of a row; no effect if it is not held."""
+        self.unlock_many([(table, row)])
+
+    def try_lock_many(self, rows: Sequence[tuple[str, bytes]]) -> list[bool]:
+        """`try_lock` for several rows, each given once by table and row; which were taken."""
         with self._guard:
-            self._rows.discard((table, row))
+            if self._closed:
+                raise RepositoryClosedError("This repository has been closed; open it again.")
+            taken = [row not in self._rows for row in rows]
+            self._rows.update(rows)
+            return taken
+
+    def unlock_many(self, rows: Iterable[tuple[str, bytes]]) -> None:
+        """`unlock` for several rows."""
+        with self._guard:
+            self._rows.difference_update(rows)
 
     def wake(self) -> None:
         """Wake all workers. Never raises; waits for the callbacks of this process only."""

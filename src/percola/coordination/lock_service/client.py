@@ -2,9 +2,9 @@
 
     session     a thread reads one connection. While it is open, the process receives wake-ups and
                 keeps its locks
-    try_lock    first among the threads of this process, then one request; no answer counts as taken
-                by this process
-    unlock      a message that is not answered
+    try_lock    first among the threads of this process, then one request a row, which are sent
+                together and answered together; no answer counts as taken by this process
+    unlock      a message a row, which is not answered
     wake        calls the callbacks of this process at once; a thread notifies the service, with
                 one call at a time
 
@@ -19,7 +19,7 @@ import hashlib
 import itertools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from percola.coordination.lock_service.base import LockService
@@ -87,24 +87,23 @@ class LockServiceClient(LockService):
         """Whether this process has a session with the service now."""
         return self._link.has_session
 
-    def try_lock(self, table: str, row: bytes) -> bool:
-        if not super().try_lock(table, row):
-            return False
-        turn = 0
+    def try_lock_many(self, rows: Sequence[tuple[str, bytes]]) -> list[bool]:
+        free = super().try_lock_many(rows)
+        mine = [row for row, is_free in zip(rows, free, strict=True) if is_free]
+        turns: list[int] = []
         try:
-            turn = self._link.try_lock(_key(table, row))
+            turns = self._link.try_lock([_key(*row) for row in mine])
         finally:
-            if turn:
-                self._turns[table, row] = turn
-            else:
-                super().unlock(table, row)
-        return bool(turn)
+            taken = {row: turn for row, turn in zip(mine, turns, strict=False) if turn}
+            self._turns |= taken
+            super().unlock_many(row for row in mine if row not in taken)
+        return [is_free and row in taken for row, is_free in zip(rows, free, strict=True)]
 
-    def unlock(self, table: str, row: bytes) -> None:
-        turn = self._turns.pop((table, row), 0)
-        super().unlock(table, row)
-        if turn:
-            self._link.unlock(_key(table, row), turn)
+    def unlock_many(self, rows: Iterable[tuple[str, bytes]]) -> None:
+        rows = list(rows)
+        turns = {row: self._turns.pop(row, 0) for row in rows}
+        super().unlock_many(rows)
+        self._link.unlock([(_key(*row), turn) for row, turn in turns.items() if turn])
 
     def wake(self) -> None:
         super().wake()
@@ -127,48 +126,53 @@ class _Session:
         self.address = address
         self.connection = connection
         self._guard = threading.Lock()
-        self._waiting: dict[int, _Answer] = {}
+        self._waiting: dict[int, _Answers] = {}
         self._is_lost = False
 
-    def request(self, number: int, message: bytes, seconds: float) -> frames.Frame:
-        """Send a request and wait for its answer; LostError."""
-        answer = _Answer()
+    def request(
+        self, numbers: Sequence[int], message: bytes, seconds: float
+    ) -> dict[int, frames.Frame]:
+        """Send requests and wait for all answers, by the requests' numbers; LostError."""
+        answers = _Answers(len(numbers))
         with self._guard:
             if self._is_lost:
                 raise LostError("it has closed the connection")
-            self._waiting[number] = answer
+            self._waiting.update(dict.fromkeys(numbers, answers))
         try:
             self.connection.send(message)
-            if not answer.came.wait(seconds) or answer.frame is None:
+            if not answers.came.wait(seconds) or len(answers.frames) < len(numbers):
                 raise LostError(f"no answer within {seconds:g} s")
         finally:
             with self._guard:
-                self._waiting.pop(number, None)
-        return answer.frame
+                for number in numbers:
+                    self._waiting.pop(number, None)
+        return answers.frames
 
     def answered(self, found: frames.Frame) -> None:
         """Pass an answer to the thread that waits for it."""
         with self._guard:
-            answer = self._waiting.get(found.number)
-        if answer is not None:
-            answer.frame = found
-            answer.came.set()
+            answers = self._waiting.get(found.number)
+        if answers is not None:
+            answers.frames[found.number] = found
+            if len(answers.frames) == answers.expected:
+                answers.came.set()
 
     def lost(self) -> None:
         """The connection has ended: nothing will be answered."""
         with self._guard:
             self._is_lost = True
             waiting = list(self._waiting.values())
-        for answer in waiting:
-            answer.came.set()
+        for answers in waiting:
+            answers.came.set()
 
 
-class _Answer:
-    """What a thread waits for; None if the connection has ended."""
+class _Answers:
+    """What a thread waits for; fewer than expected if the connection has ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, expected: int) -> None:
+        self.expected = expected
         self.came = threading.Event()
-        self.frame: frames.Frame | None = None
+        self.frames: dict[int, frames.Frame] = {}
 
 
 class _Link:
@@ -312,32 +316,34 @@ class _Link:
 
     # --- Locks --------------------------------------------------------------------------
 
-    def try_lock(self, key: bytes) -> int:
-        """The turn in which the lock was taken; 0 if another process has it."""
-        turn = self._next() or self._next()
-        session = self._usable_session()
+    def try_lock(self, keys: Sequence[bytes]) -> list[int]:
+        """The turn in which each lock was taken; 0 if another process has it."""
+        turns = [self._next() or self._next() for _ in keys]
+        session = self._usable_session() if keys else None
         if session is None:
-            return turn
-        message = frames.frame(frames.LOCK, turn, key)
+            return turns
+        message = b"".join(map(frames.frame, itertools.repeat(frames.LOCK), turns, keys))
         try:
-            answer = session.request(turn, message, self._client.lock_seconds)
+            answers = session.request(turns, message, self._client.lock_seconds)
         except BaseException as error:
-            # Also after an interrupt: the service may have granted the lock.
+            # Also after an interrupt: the service may have granted locks.
             self._give_up(session)
             if isinstance(error, LostError):
-                return turn
+                return turns
             raise
-        if answer.kind != frames.LOCKED:
-            self._give_up(session)  # It is refused: the lease has moved.
-            return turn
-        return turn if answer.body == b"\1" else 0
+        if any(answer.kind != frames.LOCKED for answer in answers.values()):
+            self._give_up(session)  # They are refused: the lease has moved.
+            return turns
+        return [turn if answers[turn].body == b"\1" else 0 for turn in turns]
 
-    def unlock(self, key: bytes, turn: int) -> None:
-        """Release a lock; nobody waits for it."""
+    def unlock(self, turns: Sequence[tuple[bytes, int]]) -> None:
+        """Release locks; nobody waits for it."""
         session = self._session
-        if session is not None:
+        if session is not None and turns:
             try:
-                session.connection.send(frames.frame(frames.UNLOCK, turn, key))
+                session.connection.send(
+                    b"".join(frames.frame(frames.UNLOCK, turn, key) for key, turn in turns)
+                )
             except LostError:
                 self._give_up(session)
 
@@ -379,7 +385,7 @@ class _Link:
         number = self._next()
         message = frames.frame(frames.WAKE, number)
         if session is not None:
-            answer = session.request(number, message, _WAKE_SECONDS)
+            answer = session.request([number], message, _WAKE_SECONDS)[number]
             if answer.kind != frames.PAUSE:
                 raise LostError("it refuses")
             return frames.read_pause(answer.body)

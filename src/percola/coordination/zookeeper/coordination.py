@@ -17,7 +17,7 @@ import os
 import re
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from percola.coordination.base import Coordination
@@ -154,6 +154,12 @@ class ZooKeeperCoordination(Coordination):
 
     def unlock(self, table: str, row: bytes) -> None:
         self._lock_service.unlock(table, row)
+
+    def try_lock_many(self, rows: Sequence[tuple[str, bytes]]) -> list[bool]:
+        return self._lock_service.try_lock_many(rows)
+
+    def unlock_many(self, rows: Iterable[tuple[str, bytes]]) -> None:
+        self._lock_service.unlock_many(rows)
 
     def wake(self) -> None:
         self._lock_service.wake()
