@@ -6,16 +6,22 @@ processor time of exporters and server is told apart: on one machine they share 
 
 An index has one shard, which is OpenSearch's default, or two. OpenSearch works a request off with a
 thread for each shard, so one exporter keeps two of its threads busy if there are two shards.
+
+One exporter and OpenSearch use more than one core: what two add is what is left of the machine. So
+one exporter is also measured with OpenSearch and itself on a single core. Two on two cores have
+twice of everything, and write twice as much unless they hinder each other.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
-from contextlib import ExitStack
+from collections.abc import Set
+from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.request import Request, urlopen
 
 from rich.box import SIMPLE_HEAD
@@ -45,12 +51,25 @@ from webindex.workers.processes import build_observers, open_repository
 AIM: Final = 1.7
 """How much faster two exporters are to be than one, on an index with OpenSearch's one shard."""
 
-SHARDS: Final = (1, 2)
 _GROUP: Final = 64
 
 
-def _export(pipe: Connection, address: str, url: str) -> None:
+class Turn(NamedTuple):
+    """What is measured in turn with others."""
+
+    exporters: int
+    shards: int
+    cores: int = 2
+
+
+ONE: Final = Turn(1, 1)
+ON_ONE_CORE: Final = Turn(1, 1, cores=1)
+TURNS: Final = (ON_ONE_CORE, ONE, Turn(1, 2), Turn(2, 1), Turn(2, 2))
+
+
+def _export(pipe: Connection, address: str, url: str, cores: Set[int]) -> None:
     """Export what is in the outbox; send when it is empty."""
+    os.sched_setaffinity(0, cores)
     with open_repository(address) as repo, OpenSearchIndex(url) as index:
         worker = Worker(repo, [export_to(index)], threads=1, warn_unobserved=False)
         pipe.send("ready")
@@ -82,16 +101,22 @@ def _block(
     address: Path,
     server: OpenSearchServer,
     name: str,
-    shards: int,
-    exporters: int,
+    turn: Turn,
 ) -> dict[str, Any]:
     """All documents into a new index."""
-    url = f"{server.address}/{name}?shards={shards}&replicas=0"
+    url = f"{server.address}/{name}?shards={turn.shards}&replicas=0"
     documents = reindex(repo)
     pid = server.pid()
     assert pid is not None
+    cores = set(sorted(os.sched_getaffinity(0))[: turn.cores])
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with suppress(ProcessLookupError):
+            os.sched_setaffinity(int(thread), cores)
     with OpenSearchIndex(url) as index, ExitStack() as stack:
-        pipes = [stack.enter_context(child(_export, str(address), url)) for _ in range(exporters)]
+        pipes = [
+            stack.enter_context(child(_export, str(address), url, cores))
+            for _ in range(turn.exporters)
+        ]
         cpu, began = cpu_of(pid), time.monotonic()
         for pipe in pipes:
             pipe.send("go")
@@ -103,8 +128,7 @@ def _block(
         # OpenSearch keeps some of each in memory.
         urlopen(Request(f"{server.address}/{name}", method="DELETE"), timeout=60).close()
     return {
-        "shards": shards,
-        "exporters": exporters,
+        **turn._asdict(),
         "documents": documents,
         "per_second": documents / seconds,
         "exporters_ms": 1000 * own / documents,
@@ -125,36 +149,41 @@ def run(console: Console, *, quick: bool) -> None:
     ):
         _build(repo, folder, copies)
         # The first block is for Java's compilers.
-        turns = [(exporters, shards) for exporters in (1, 2) for shards in SHARDS]
-        order = [(2, 2)]
+        order = [TURNS[-1]]
         for number in range(rounds):
-            order += turns if number % 2 == 0 else reversed(turns)
-        for number, (exporters, shards) in enumerate(order):
-            status.update(f"Exporters: {exporters} on {shards} shards …")
-            name = f"block-{number}"
-            blocks.append(_block(repo, folder / "repo", server, name, shards, exporters))
+            order += TURNS if number % 2 == 0 else reversed(TURNS)
+        for number, turn in enumerate(order):
+            status.update(f"Exporters: {turn.exporters} on {turn.shards} shards …")
+            blocks.append(_block(repo, folder / "repo", server, f"block-{number}", turn))
     lines = []
-    for turn in turns:
-        its = [one for one in blocks[1:] if (one["exporters"], one["shards"]) == turn]
+    for turn in TURNS:
+        its = [one for one in blocks[1:] if turn == tuple(one[field] for field in Turn._fields)]
         lines.append({key: statistics.median(one[key] for one in its) for key in its[0]})
-    rate = {(line["exporters"], line["shards"]): line["per_second"] for line in lines}
-    ratios = {shards: rate[2, shards] / rate[1, shards] for shards in SHARDS}
+    rate = dict(zip(TURNS, (line["per_second"] for line in lines), strict=True))
+    ratios = {
+        "one shard": rate[Turn(2, 1)] / rate[ONE],
+        "two shards": rate[Turn(2, 2)] / rate[Turn(1, 2)],
+        "twice the cores": rate[Turn(2, 1)] / rate[ON_ONE_CORE],
+    }
     grid = Grid(
-        *("exporters", "shards", "documents/s", "exporters, ms", "OpenSearch, ms"), box=SIMPLE_HEAD
+        *("exporters", "shards", "cores", "documents/s", "exporters, ms", "OpenSearch, ms"),
+        box=SIMPLE_HEAD,
     )
     for line in lines:
         grid.add_row(
             f"{line['exporters']:.0f}",
             f"{line['shards']:.0f}",
+            f"{line['cores']:.0f}",
             f"{line['per_second']:,.0f}",
             f"{line['exporters_ms']:.2f}",
             f"{line['server_ms']:.2f}",
         )
     console.print(grid)
     console.print(
-        f"Two exporters write {ratios[1]:.2f} times as much as one on one shard (aim: {AIM}), "
-        f"{ratios[2]:.2f} times on two. Milliseconds of the processor for each of "
-        f"{lines[0]['documents']:,.0f} documents.",
+        f"Two exporters write {ratios['one shard']:.2f} times as much as one on one shard "
+        f"(aim: {AIM}), {ratios['two shards']:.2f} times on two; and on two cores "
+        f"{ratios['twice the cores']:.2f} times what one writes where it and OpenSearch have one. "
+        f"Milliseconds of the processor for each of {lines[0]['documents']:,.0f} documents.",
         soft_wrap=True,
     )
     console.print(f"On {conditions_line(found)}.", soft_wrap=True)
