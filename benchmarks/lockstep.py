@@ -104,7 +104,7 @@ class Lockstep:
 
 
 @contextmanager
-def child(target: Callable[..., None], *arguments: str) -> Iterator[Connection]:
+def child(target: Callable[..., None], *arguments: object) -> Iterator[Connection]:
     """A process that runs `target(pipe, *arguments)`, once it has sent "ready"; its pipe.
 
     At the end it is told to stop, and killed if it has not ended a minute later.

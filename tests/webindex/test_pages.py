@@ -13,6 +13,7 @@ from selectolax.lexbor import LexborNode
 
 from webindex.crawl.warc import Capture, read_captures
 from webindex.page import pages
+from webindex.page.fingerprints import Sketch
 from webindex.page.links import Link
 from webindex.page.pages import MAX_TITLE, Page, parse
 from webindex.page.urls import BadUrlError, normalise
@@ -80,6 +81,36 @@ def test_a_page_of_a_shop_is_read_as_a_visitor_sees_it() -> None:
     )
     assert not page.noindex and not page.nofollow and page.refresh is None
     assert page.text_hash.startswith("text:") and page.sketch is not None
+
+
+@pytest.mark.parametrize(
+    ("around", "alike"),
+    [
+        ('<div class="header"><div class="title">{}</div></div>', False),
+        ("<h1>{}</h1>", False),
+        # That of the site.
+        ("<header><h1>{}</h1></header>", True),
+        ('<div role="banner"><p><span class="title">{}</span></p></div>', True),
+    ],
+)
+def test_a_main_heading_counts_where_it_is_not_in_the_frame_of_the_site(
+    around: str, alike: bool
+) -> None:
+    members = "".join(
+        f"<tr><td>member{number}</td><td>inherited</td></tr>" for number in range(200)
+    )
+
+    def sketched(name: str) -> Sketch:
+        found = parse(
+            f"<title>Wings: Member List</title>{around.format(name + ' Member List')}"
+            f"<table><tr><td>Of {name}</td></tr>{members}</table>".encode(),
+            f"http://docs.example/{name}",
+            "text/html",
+        ).sketch
+        assert found is not None
+        return found
+
+    assert sketched("Beetle").is_near(sketched("Butterfly")) is alike
 
 
 def test_whitespace_and_navigation_do_not_change_the_text_hash() -> None:

@@ -64,10 +64,12 @@ _NO_LANGUAGE = frozenset({"un", "und", "mul", "zxx", "xxx", "zzb", "zze", "zzh",
 # CLD2 keeps codes that ISO 639 has since replaced.
 _CURRENT_CODES = {"iw": "he", "jw": "jv", "in": "id", "ji": "yi", "mo": "ro"}
 # What a site puts around the text of a page.
-_AROUND = (
-    "nav, header, footer, address, aside, form, button, select, script, style, noscript, template, "
-    "svg, [role=navigation], [role=banner], [role=contentinfo], [role=search], [role=tooltip]"
+_AROUND_TAGS = (
+    *("nav", "header", "footer", "address", "aside", "form", "button", "select"),
+    *("script", "style", "noscript", "template", "svg"),
 )
+_AROUND_ROLES = ("navigation", "banner", "contentinfo", "search", "tooltip")
+_AROUND = ", ".join([*_AROUND_TAGS, *(f"[role={role}]" for role in _AROUND_ROLES)])
 _NAMED = ", ".join(
     f"body {tag}[{name}]" for tag in ("div", "ul", "table", "p") for name in ("class", "id")
 )
@@ -231,6 +233,8 @@ def parse(
     links = extract_links(
         tree, base, url, nofollow=_asks(asked, "nofollow"), alternates=_alternates(relations, base)
     )
+    # Before what surrounds the text is removed: a heading may be in a block named "header".
+    main_heading = _main_heading(tree)
     extracted, text = _main_text(_without_surroundings(tree) or markup)
     headings, linked = _outline(tree)
     return _page(
@@ -245,7 +249,7 @@ def parse(
         links=links,
         headings=headings,
         linked=linked,
-        own=_own_text(tree),
+        own=(main_heading, _own_text(tree)),
         blocks=outer_blocks(extracted, text),
     )
 
@@ -422,8 +426,21 @@ def _remove_named(tree: LexborHTMLParser, but: str | None = None) -> bool:
     return removed
 
 
-def _own_text(tree: LexborHTMLParser) -> tuple[str, str]:
-    """The main heading and the text of a page without its site's frame.
+def _main_heading(tree: LexborHTMLParser) -> str:
+    """The first heading that is not in an element around a page's own text."""
+    for node in tree.css("h1, .title"):
+        above: LexborNode | None = node
+        while above is not None and not (
+            above.tag in _AROUND_TAGS or above.attributes.get("role") in _AROUND_ROLES
+        ):
+            above = above.parent
+        if above is None:
+            return collapse(node.text(separator=" "))
+    return ""
+
+
+def _own_text(tree: LexborHTMLParser) -> str:
+    """The text of a page without its site's frame.
 
     Unlike `_main_text`, each element is judged on its own, by its tag and by the names that authors
     give to such elements, and never by the rest of the page: so the text is the same where another
@@ -431,11 +448,9 @@ def _own_text(tree: LexborHTMLParser) -> tuple[str, str]:
     """
     for node in tree.css(_AROUND):
         node.decompose()
-    first = tree.css_first("h1, .title")
-    main_heading = collapse(first.text(separator=" ")) if first is not None else ""
     _remove_named(tree)
     body = tree.body
-    return main_heading, collapse(body.text(separator=" ")) if body is not None else ""
+    return collapse(body.text(separator=" ")) if body is not None else ""
 
 
 def _title(tree: LexborHTMLParser) -> str:
