@@ -24,7 +24,7 @@ HOOKS: Final = frozenset({"_start_afresh", "_leave_parent"})
 BY_OTHERS: Final = {
     "lock_service/client.py:_Link": "LockServiceClient makes another one",
     "lock_service/client.py:_Session": "it goes with the lock service client's _Link",
-    "lock_service/client.py:_Answer": "it goes with the lock service client's _Link",
+    "lock_service/client.py:_Answers": "it goes with the lock service client's _Link",
     "cli/metrics_port.py:_Server": "the thread that serves is not in a child",
     "rpc/client.py:Connection": "it goes with a client's _Line or _Link, which are made anew",
     "rpc/greeter.py:Greeter": "the thread that accepts is not in a child, nor its sockets",
