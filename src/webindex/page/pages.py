@@ -428,14 +428,21 @@ def _remove_named(tree: LexborHTMLParser, but: str | None = None) -> bool:
 
 def _main_heading(tree: LexborHTMLParser) -> str:
     """The first heading that is not in an element around a page's own text."""
+    # Of headings that lie within each other, none looks again at what is above the outer one.
+    framed: set[int] = set()
     for node in tree.css("h1, .title"):
+        passed = []
         above: LexborNode | None = node
         while above is not None and not (
-            above.tag in _AROUND_TAGS or above.attributes.get("role") in _AROUND_ROLES
+            above.mem_id in framed
+            or above.tag in _AROUND_TAGS
+            or above.attributes.get("role") in _AROUND_ROLES
         ):
+            passed.append(above.mem_id)
             above = above.parent
         if above is None:
             return collapse(node.text(separator=" "))
+        framed.update(passed)
     return ""
 
 
