@@ -436,6 +436,22 @@ def test_elements_within_each_other_do_not_each_have_their_text_measured(
     assert size < measured < 50 * size
 
 
+def test_headings_within_each_other_do_not_each_look_at_all_that_is_above(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = 0
+
+    class Counted(tuple[str, ...]):
+        def __contains__(self, tag: object) -> bool:
+            nonlocal looks
+            looks += 1
+            return super().__contains__(tag)
+
+    monkeypatch.setattr(pages, "_AROUND_TAGS", Counted(pages._AROUND_TAGS))
+    parse(f"<body><nav>{'<div class=title>' * 500}{HERONS}".encode(), URL, HTML)
+    assert 500 <= looks < 3 * 500
+
+
 def test_headings_and_defined_terms_are_kept_and_navigation_is_no_text() -> None:
     words = "Of herons and other birds that stand in the water all day long. " * 20
     body = (
