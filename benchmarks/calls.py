@@ -209,7 +209,7 @@ def _worker(repo: Repository, observers: Sequence[Observer[Any]]) -> Callable[[]
     # What is looked at once a second whatever comes is not a document's.
     options, rng = WorkerOptions(threads=1, rescan=math.inf), random.Random(1)
     runs = Runner(context, group, metrics, options, rng)
-    schedule = Schedule(context, group, math.inf, lambda: None)
+    schedule = Schedule(context, group, math.inf, math.inf, lambda: None)
     schedule.ending = True
     context.coordination.on_wake(schedule.note_wake_up)
     parts = (context, group, metrics, options, runs, schedule, rng)

@@ -222,7 +222,7 @@ def measure_locks(oracle: OracleProcess, seconds: float, together: int) -> dict[
     """
     locks = LockServiceClient([oracle.address])
     try:
-        stop = locks.on_wake(lambda: None)
+        stop = locks.on_wake(lambda _: None)
         for number in range(100):
             locks.try_lock("warm", b"%d" % number)
             locks.unlock("warm", b"%d" % number)

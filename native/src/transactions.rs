@@ -488,7 +488,7 @@ impl TransactionBase {
                 }
                 base.context
                     .bind(py)
-                    .call_method1(intern!(py, "changed"), (tables,))?;
+                    .call_method1(intern!(py, "wake"), (tables,))?;
             }
             return Ok(commit_ts);
         };

@@ -295,10 +295,10 @@ def retry_failures(
         retried += _make_dirty(repo, one)
         tables.add(one.cell.table)
         if retried % _WOKEN == 1:  # Workers need not wait for the last one of many.
-            repo.context.changed(tables)
+            repo.context.wake(tables)
         progress(retried)
     if retried:
-        repo.context.changed(tables)
+        repo.context.wake(tables)
     return retried
 
 
@@ -311,7 +311,7 @@ def retry_failure(repo: Repository, cell: Cell, observer: str) -> bool:
     found = repo.context.store.entries(entry, Kind.FAILED, 0, MAX_TS, 1)
     retried = bool(found) and _make_dirty(repo, failure(entry, *found[0]))
     if retried:
-        repo.context.changed({cell.table})
+        repo.context.wake({cell.table})
     return retried
 
 

@@ -336,7 +336,7 @@ class Repository:
                 self.table(column.table.name).resolve(column.name)
             columns = [f"{column.table.name}.{column.name}" for column in observer.columns]
         paused = pauses.pause(context.store, self._clock, name, columns, reason)
-        context.wake()
+        context.wake(None)
         return paused
 
     def _columns_of(self, name: str) -> Sequence[str]:
@@ -359,7 +359,7 @@ class Repository:
         """
         name = observer if isinstance(observer, str) else observer.name
         resumed = pauses.resume(self.context.store, name)
-        self.context.wake()
+        self.context.wake(None)
         return resumed
 
     def paused_observers(self) -> list[PausedObserver]:

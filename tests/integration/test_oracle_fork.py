@@ -125,7 +125,7 @@ lock_service = LockServiceClient([sys.argv[1]], lock_seconds=60)
 
 def attend():
     woken = threading.Event()
-    lock_service.on_wake(woken.set)
+    lock_service.on_wake(lambda _: woken.set())
     assert woken.wait(30)
 
 def child():

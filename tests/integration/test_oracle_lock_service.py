@@ -44,7 +44,7 @@ def server() -> Iterator[Server]:
 @pytest.fixture
 def mine(server: Server, wait_until: Wait) -> Iterator[LockServiceClient]:
     lock_service = LockServiceClient([server.address], lock_seconds=LOCK_SECONDS)
-    lock_service.on_wake(lambda: None)
+    lock_service.on_wake(lambda _: None)
     wait_until(lambda: lock_service.has_session)
     yield lock_service
     lock_service.close()
@@ -157,7 +157,7 @@ def turn(lock_service: LockServiceClient, names: Path, name: str) -> list[bool]:
 def take_turns(pipe: Pipe, address: str, names: Path) -> list[bool]:
     lock_service = LockServiceClient([address], lock_seconds=LOCK_SECONDS)
     woken = threading.Event()
-    lock_service.on_wake(woken.set)
+    lock_service.on_wake(lambda _: woken.set())
     assert woken.wait(30)
     say(pipe)
     found: list[bool] = []
@@ -223,7 +223,7 @@ def test_without_a_service_every_row_is_to_be_had_and_that_is_known_quickly() ->
     alone.unlock("t", b"first")
     assert alone.try_lock("t", b"first")
     woken = threading.Event()
-    alone.on_wake(woken.set)
+    alone.on_wake(lambda _: woken.set())
     alone.wake()
     assert woken.is_set()
     assert seconds(alone.close) < 5
@@ -236,7 +236,7 @@ def test_a_service_that_hangs_costs_one_time_out_a_second_and_is_found_again(
         address = service.hear()
         mine = LockServiceClient([address])
         other = LockServiceClient([address], lock_seconds=LOCK_SECONDS)
-        mine.on_wake(lambda: None)
+        mine.on_wake(lambda _: None)
         wait_until(lambda: mine.has_session)
         assert other.try_lock("t", b"r")
         wait_until(lambda: not mine.try_lock("t", b"r") or mine.unlock("t", b"r"))
@@ -267,7 +267,7 @@ def test_a_service_that_hangs_only_in_locking_costs_one_time_out_a_second(
     monkeypatch.setattr(LockServiceServer, "_lock", hang)
     with Server() as server:
         hasty = LockServiceClient([server.address])
-        hasty.on_wake(lambda: None)
+        hasty.on_wake(lambda _: None)
         wait_until(lambda: hasty.has_session)
         began = time.monotonic()
         pause = threading.Event()
@@ -307,7 +307,7 @@ def test_everybody_moves_to_the_process_that_holds_the_lease(wait_until: Wait) -
         ]
         wake_ups = [threading.Event() for _ in clients]
         for lock_service, wake_up in zip(clients, wake_ups, strict=True):
-            lock_service.on_wake(wake_up.set)
+            lock_service.on_wake(lambda _, wake_up=wake_up: wake_up.set())
         wait_until(lambda: one.service.sessions == 2)
         assert clients[0].try_lock("t", b"r")
         assert not clients[1].try_lock("t", b"r")
@@ -330,7 +330,7 @@ def test_a_wake_up_arrives_here_without_a_round_trip_and_elsewhere_at_once(
     server: Server, mine: LockServiceClient
 ) -> None:
     here: list[float] = []
-    mine.on_wake(lambda: here.append(time.monotonic()))
+    mine.on_wake(lambda _: here.append(time.monotonic()))
     with Child(live, server.address) as child:
         assert ask(child, "listen") is True
         waits = []
@@ -394,7 +394,7 @@ def test_a_process_that_only_sends_wake_ups_opens_no_session(
     server: Server, mine: LockServiceClient
 ) -> None:
     woken = threading.Event()
-    mine.on_wake(woken.set)
+    mine.on_wake(lambda _: woken.set())
     woken.clear()
     loader = LockServiceClient([server.address])
     loader.wake()

@@ -209,7 +209,7 @@ class Bench:
         )
         context, options, metrics = self.repo.context, WorkerOptions(threads=1), WorkerMetrics()
         runs = Runner(context, mine, metrics, options, random.Random(1))
-        schedule = Schedule(context, mine, options.sweep, lambda: None)
+        schedule = Schedule(context, mine, options.sweep, options.rescan, lambda: None)
         self.common, self.dedicated = (
             Scanner(
                 context,

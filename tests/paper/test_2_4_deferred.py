@@ -69,7 +69,8 @@ class Bench:
         mine = Observers(observers)
         context, options, metrics = self.repo.context, WorkerOptions(threads=1), WorkerMetrics()
         runs = Runner(context, mine, metrics, options, random.Random(1))
-        schedule = Schedule(context, mine, options.sweep, lambda: None)
+        schedule = Schedule(context, mine, options.sweep, options.rescan, lambda: None)
+        context.coordination.on_wake(schedule.note_wake_up)
         rng = random.Random(2)
         self.scanner = Scanner(context, mine, metrics, options, runs, schedule, rng)
 

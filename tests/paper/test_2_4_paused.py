@@ -87,7 +87,7 @@ class Bench:
         mine, options, metrics = Observers(observers), WorkerOptions(**QUICK), WorkerMetrics()
         context = self.repo.context
         self.runs = Runner(context, mine, metrics, options, random.Random(1))
-        self.schedule = Schedule(context, mine, 1e9, lambda: None)
+        self.schedule = Schedule(context, mine, 1e9, options.rescan, lambda: None)
         context.coordination.on_wake(self.schedule.note_wake_up)
         rng = random.Random(2)
         self.scanner = Scanner(context, mine, metrics, options, self.runs, self.schedule, rng)

@@ -10,6 +10,7 @@ from stores import Ground, PassingStore, ScriptedClock, ground
 
 from percola import Repository, Table, Transaction, observer
 from percola.cells import Cell, Kind
+from percola.errors import StoreError
 from percola.observers.metrics import WorkerMetrics
 from percola.observers.observer import Observers
 from percola.observers.runner import Runner, WorkerOptions
@@ -34,12 +35,14 @@ class Noting(PassingStore):
     def __init__(self, inner: PassingStore) -> None:
         super().__init__(inner)
         self.looks: list[str] = []
+        self.on_look: Callable[[str], None] = lambda table: None
 
     def scan_kind(
         self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
     ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
         if kind is Kind.NOTIFY:
             self.looks.append(table)
+            self.on_look(table)
         return self.inner.scan_kind(kind, table, start, end, limit)
 
     def tablets(self, table: str) -> list[Tablet]:
@@ -69,15 +72,24 @@ class Stage:
         mine, options, metrics = Observers(observers), WorkerOptions(threads=1), WorkerMetrics()
         context, rng = self.repo.context, random.Random(seed)
         runs = Runner(context, mine, metrics, options, rng)
-        schedule = Schedule(context, mine, 1e9, lambda: None)
+        self.woken = 0
+        schedule = Schedule(context, mine, 1e9, options.rescan, self._wake)
         context.coordination.on_wake(schedule.note_wake_up)
-        self.scanner = Scanner(context, mine, metrics, options, runs, schedule, rng)
+        self._parts = context, mine, metrics, options, runs, schedule, rng
+        self.scanner = self.other_scanner()
 
-    def look(self) -> list[str]:
+    def _wake(self) -> None:
+        self.woken += 1
+
+    def other_scanner(self) -> Scanner:
+        """One more scanner of the same worker."""
+        return Scanner(*self._parts)
+
+    def look(self, scanner: Scanner | None = None) -> list[str]:
         """Look round once; in which tables."""
-        self.store.looks.clear()
-        self.wait = self.scanner.look()
-        return sorted(self.store.looks)
+        before = len(self.store.looks)
+        self.wait = (scanner or self.scanner).look()
+        return sorted(self.store.looks[before:])
 
 
 @pytest.fixture
@@ -120,15 +132,85 @@ def test_n6_what_an_observer_notifies_is_where_its_scanner_looks_next(stage: Sta
     assert stage.ran == ["a", "a!"]
 
 
-def test_a_wake_up_of_another_process_is_followed_by_a_scan_of_all_tables(
+def test_n6_a_wake_up_of_another_process_is_followed_by_a_scan_of_the_tables_that_it_names(
     ground: Ground, stage: Stage
 ) -> None:
     stage.look()
     with ground.repo(TABLES).transaction() as t:
         t.set(target, "a", "x")
-    assert stage.look() == ALL
+    assert stage.look() == ["links"]
     assert stage.ran == ["a"]
     assert stage.look() == []
+    stage.repo.context.coordination.wake()
+    assert stage.look() == ALL, "it names none"
+    assert stage.look() == []
+
+
+def test_n6_scanners_of_a_worker_share_what_is_clean(stage: Stage) -> None:
+    other = stage.other_scanner()
+    assert stage.look() == ALL
+    assert stage.look(other) == []
+    with stage.repo.transaction() as t:
+        t.set(target, "a", "x")
+    assert stage.look(other) == ["links"]
+    assert stage.look() == []
+    stage.clock.now += 1
+    assert stage.look(other) == ALL, "one of them, once a second"
+    assert stage.look() == []
+    stage.clock.now += 0.9
+    assert stage.look() == stage.look(other) == []
+    stage.clock.now += 0.1
+    assert stage.look() == ALL
+
+
+def test_while_one_scanner_looks_others_wait_until_there_is_work_for_them(stage: Stage) -> None:
+    other = stage.other_scanner()
+    stage.look()
+    meanwhile: list[tuple[list[str], float]] = []
+
+    def look_with_the_other(table: str) -> None:
+        stage.store.on_look = lambda table: None
+        looked = stage.look(other)
+        meanwhile.append((looked, stage.wait))
+
+    def write(*rows: str) -> None:
+        with stage.repo.transaction() as t:
+            for row in rows:
+                t.set(target, row, "x")
+
+    write("a")
+    stage.store.on_look = look_with_the_other
+    stage.look()
+    [(looked, wait)] = meanwhile
+    assert looked == [] and 0 < wait < 0.1, "it is back soon, in case there is work"
+    assert stage.ran == ["a"] and stage.woken == 1, "by the commit"
+    assert stage.look(other) == []
+
+    stage.ran.clear()
+    write("b", "c")
+    stage.store.on_look = look_with_the_other
+    stage.then = lambda t, row: look_with_the_other("") if len(stage.ran) == 1 else None
+    stage.look()
+    assert stage.woken == 3, "by the commit, and by the first scanner, which has found two rows"
+    assert [looked for looked, _ in meanwhile[1:]] == [[], ["links"]]
+    assert sorted(stage.ran) == ["b", "c"], "the other took the second row"
+    assert stage.look() == stage.look(other) == []
+
+
+def test_a_scan_that_fails_leaves_its_table_to_others(stage: Stage) -> None:
+    other = stage.other_scanner()
+    stage.look()
+
+    def fail(table: str) -> None:
+        raise StoreError("the store is away")
+
+    with stage.repo.transaction() as t:
+        t.set(target, "a", "x")
+    stage.store.on_look = fail
+    stage.look()
+    stage.store.on_look = lambda table: None
+    assert stage.look(other) == ["links"]
+    assert stage.ran == ["a"]
 
 
 def test_what_nobody_rang_for_is_found_when_it_is_time_to_look_everywhere(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import pytest
 from stores import (
@@ -135,7 +135,7 @@ def test_a_local_commit_wakes_a_local_worker_at_once(
 class Mute(MemoryCoordination):
     """Its wake-ups are lost."""
 
-    def wake(self) -> None:
+    def wake(self, tables: Iterable[str] | None = None) -> None:
         pass
 
 

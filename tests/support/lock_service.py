@@ -74,7 +74,7 @@ def live(pipe: Connection, address: str) -> None:
     while True:
         word, *arguments = hear(pipe)
         if word == "listen":
-            lock_service.on_wake(woken.set)
+            lock_service.on_wake(lambda _: woken.set())
             # The first wake-up reports that the session is open.
             say(pipe, woken.wait(30))
             woken.clear()

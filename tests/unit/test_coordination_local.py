@@ -18,6 +18,7 @@ from children import Child, hear, say
 
 from percola import ObserverMismatchError, RepositoryClosedError
 from percola.coordination.local.coordination import LocalCoordination
+from percola.coordination.wake_ups import EVERY_TABLE, marks_of
 
 Wait = Callable[..., object]
 
@@ -40,7 +41,7 @@ def live(pipe: Connection, folder: Path) -> None:
     while True:
         word, *arguments = hear(pipe)
         if word == "listen":
-            coordination.on_wake(woken.set)
+            coordination.on_wake(lambda _: woken.set())
             say(pipe)
         elif word == "await wake-up":
             say(pipe, "waiting")
@@ -85,7 +86,7 @@ def test_a_token_is_alive_exactly_as_long_as_its_process(
 def test_a_token_is_given_back_on_closing_and_not_taken_again(tmp_path: Path) -> None:
     coordination = LocalCoordination(tmp_path)
     token = coordination.token
-    coordination.on_wake(lambda: None)
+    coordination.on_wake(lambda _: None)
     coordination.close()
     coordination.close()
     assert not coordination.is_alive(token)
@@ -258,7 +259,7 @@ def test_a_wake_up_arrives_in_this_and_other_processes_at_once(
     mine: LocalCoordination, tmp_path: Path
 ) -> None:
     here = threading.Event()
-    mine.on_wake(here.set)
+    mine.on_wake(lambda _: here.set())
     with Child(live, tmp_path) as child:
         ask(child, "listen")
         waits = []
@@ -280,12 +281,60 @@ def test_a_listener_that_has_stopped_hears_nothing_and_others_still_do(
     mine: LocalCoordination,
 ) -> None:
     woken: list[str] = []
-    stop = mine.on_wake(lambda: woken.append("first"))
-    mine.on_wake(lambda: woken.append("second"))
+    stop = mine.on_wake(lambda _: woken.append("first"))
+    mine.on_wake(lambda _: woken.append("second"))
     stop()
     stop()
     mine.wake()
     assert woken == ["second"]
+
+
+def test_a_wake_up_names_its_tables_to_other_processes(
+    mine: LocalCoordination, tmp_path: Path, wait_until: Wait
+) -> None:
+    told: list[bytes] = []
+    mine.on_wake(told.append)
+    other = LocalCoordination(tmp_path)
+    # Another process, as far as the folder shows: this one's own FIFO is left out by its name.
+    other._token = "another"
+    for tables in (["docs"], ["docs", "links"], None):
+        other.wake(tables)
+        wait_until(lambda: told)
+        assert told == [marks_of(tables)]
+        told.clear()
+    fifo = tmp_path / "wake" / mine.token
+    fifo.write_bytes(b"!!")  # What releases without marks write.
+    wait_until(lambda: told)
+    assert set(told) == {EVERY_TABLE}
+    other._token = None
+    other.close()
+
+
+def test_whoever_has_many_wake_ups_to_read_takes_them_for_all_tables(
+    mine: LocalCoordination, tmp_path: Path, wait_until: Wait
+) -> None:
+    """There may have been no room for more."""
+    told: list[bytes] = []
+    held, entered = threading.Event(), threading.Event()
+
+    def hold(marks: bytes) -> None:
+        told.append(marks)
+        entered.set()
+        held.wait(10)
+
+    mine.on_wake(hold)
+    other = LocalCoordination(tmp_path)
+    other._token = "another"
+    other.wake(["docs"])
+    assert entered.wait(10)
+    for _ in range(70_000):  # More than a FIFO has room for.
+        other.wake(["docs"])
+    other.wake(["links"])
+    held.set()
+    wait_until(lambda: EVERY_TABLE in told)
+    assert told[0] == marks_of(["docs"])
+    other._token = None
+    other.close()
 
 
 def test_whoever_begins_to_listen_is_rung_from_then_on(
@@ -357,7 +406,7 @@ def test_closing_does_not_wait_for_a_listener_that_waits_for_it(
     coordination = LocalCoordination(tmp_path)
     entered = threading.Event()
 
-    def woken() -> None:
+    def woken(_: bytes) -> None:
         entered.set()
         wait_until(lambda: not coordination._callbacks)  # the first thing that closing does
         coordination.unlock("t", b"r")
@@ -388,7 +437,7 @@ def listen_among_many_files(pipe: Connection, folder: Path) -> bool:
     kept = [os.dup(0) for _ in range(1100)]
     woken = threading.Event()
     coordination = LocalCoordination(folder)
-    coordination.on_wake(woken.set)
+    coordination.on_wake(lambda _: woken.set())
     say(pipe, len(kept))
     answer = woken.wait(30)
     coordination.close()

@@ -88,7 +88,6 @@ def counted() -> Iterator[Repository]:
 
 
 LOCKS: Mapping[str, Callable[[Any], Any]] = {
-    "ChangeCounts._guard": lambda context: context.change_counts._guard,
     "LockResolver._guard": lambda context: context.resolver._guard,
     "LocalCoordination._guard": lambda context: context.coordination._guard,
     "ActiveSlots._guard": lambda context: context.coordination._active_slots._guard,
@@ -129,6 +128,7 @@ WORKER_LOCKS: Mapping[str, Callable[[Any], Any]] = {
     "Worker._shared.changed": lambda worker: worker._shared.changed,
     "Runs._guard": lambda worker: worker._runs._guard,
     "Schedule._guard": lambda worker: worker._schedule._guard,
+    "CleanTables._guard": lambda worker: worker._schedule.clean._guard,
     "_Latencies._guard": lambda worker: worker.metrics.latency._guard,
 }
 

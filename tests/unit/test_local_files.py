@@ -87,7 +87,7 @@ def test_in_a_folder_that_is_there_permissions_follow_the_folders(
     folder.chmod(folder_mode)
     repo = percola.open(folder, schema=[docs])
     token = repo.context.coordination.token
-    stop = repo.context.coordination.on_wake(lambda: None)
+    stop = repo.context.coordination.on_wake(lambda _: None)
     found = modes(folder)
     assert {found[name] for name in FOLDERS} == {folder_mode}
     assert {found[name] for name in DATA} == {data_mode}

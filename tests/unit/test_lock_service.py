@@ -32,8 +32,8 @@ def test_threads_of_a_process_keep_out_of_each_others_way() -> None:
 def test_a_wake_up_calls_all_callbacks_until_they_are_removed() -> None:
     lock_service = LockService()
     woken: list[str] = []
-    stop = lock_service.on_wake(lambda: woken.append("first"))
-    lock_service.on_wake(lambda: woken.append("second"))
+    stop = lock_service.on_wake(lambda _: woken.append("first"))
+    lock_service.on_wake(lambda _: woken.append("second"))
     lock_service.wake()
     stop()
     stop()
@@ -50,7 +50,7 @@ def test_a_child_after_a_fork_has_no_locks_and_no_listeners_of_its_parent() -> N
     lock_service = LockService()
     assert lock_service.try_lock("t", b"r")
     woken = threading.Event()
-    lock_service.on_wake(woken.set)
+    lock_service.on_wake(lambda _: woken.set())
     child = os.fork()
     if not child:
         try:
@@ -136,8 +136,8 @@ class Service:
     def unlock(self, peer: Peer, key: bytes, turn: int) -> None:
         assert self.ask(peer, frames.UNLOCK, turn, key) is None
 
-    def wake(self, peer: Peer | None = None) -> int:
-        answer = self.ask(peer or Peer(), frames.WAKE, 3)
+    def wake(self, peer: Peer | None = None, marks: bytes = b"") -> int:
+        answer = self.ask(peer or Peer(), frames.WAKE, 3, marks)
         assert answer is not None
         return frames.read_pause(answer.body)
 
@@ -239,11 +239,41 @@ def test_wake_ups_take_a_tenth_of_the_time_and_those_meanwhile_become_one_more()
     service.later(10)
     assert all(one.of(frames.WAKE_UP) == 3 for one in peers)
     assert service.now - began >= 10
-    slow = peers[0]
+
+
+def test_a_wake_up_names_the_tables_of_all_that_it_stands_for() -> None:
+    service = Service()
+    one, two = service.attend(), service.attend()
+    service.wake(one, b"\x81\x90")
+    service.wake(one, b"\x90\xff")
+    service.real.tick()
+    assert one.of(frames.WAKE_UP) == 1, "its own session's opening"
+    assert two.sent[-1].body == b"\x81\x90\xff"
+    service.wake(one, b"\x81")
+    service.real.tick()
+    assert two.sent[-1].body == b"\x81"
+    service.wake(one, b"\x81")
+    service.wake(one)  # As releases without marks send it: for all tables.
+    service.real.tick()
+    assert two.sent[-1].body == b""
+
+
+def test_a_process_that_does_not_read_is_told_once_of_each_table() -> None:
+    service = Service()
+    slow = service.attend()
     slow.unsent = b"what it has not read"
-    service.wake()
-    service.later(10)
-    assert slow.of(frames.WAKE_UP) == 3 and peers[1].of(frames.WAKE_UP) == 4
+    told = []
+    for marks in (b"\x81", b"\x81", b"\x82", b"\x81\x82", b"", b"\x83", b""):
+        slow.sent.clear()
+        service.wake(None, marks)
+        service.later(1)
+        told.append(slow.sent[0].body if slow.sent else None)
+    assert told == [b"\x81", None, b"\x81\x82", None, b"", None, None]
+    slow.unsent = b""
+    slow.sent.clear()
+    service.wake(None, b"\x81")
+    service.later(1)
+    assert slow.sent[0].body == b"\x81", "it has read"
 
 
 def test_the_more_attend_the_longer_a_process_sends_no_other_wake_up() -> None:

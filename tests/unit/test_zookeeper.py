@@ -343,7 +343,7 @@ def test_nothing_is_connected_and_no_thread_runs_before_it_is_needed() -> None:
     coordination = ZooKeeperCoordination(["127.0.0.1:9"], "/percola/x")
     coordination.wake()
     assert coordination.try_lock("t", b"r")
-    stop = coordination.on_wake(lambda: None)
+    stop = coordination.on_wake(lambda _: None)
     assert threading.active_count() == before
     coordination.hold_back(17)
     assert coordination._session._needed_since is None, "a short read needs no session"

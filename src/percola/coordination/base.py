@@ -45,12 +45,18 @@ class Coordination(ABC):
             self.unlock(table, row)
 
     @abstractmethod
-    def wake(self) -> None:
-        """Wake all workers of the repository: there may be work. Never raises."""
+    def wake(self, tables: Iterable[str] | None = None) -> None:
+        """Wake all workers of the repository: there may be work in these tables, or in any.
+
+        Never raises.
+        """
 
     @abstractmethod
-    def on_wake(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback`, from any thread, at each wake-up; returns a function that stops it."""
+    def on_wake(self, callback: Callable[[bytes], None]) -> Callable[[], None]:
+        """Call `callback`, from any thread, at each wake-up; returns a function that stops it.
+
+        It is given the marks of the wake-up's tables (`percola.coordination.wake_ups`).
+        """
 
     @abstractmethod
     def hold_back(self, ts: int) -> Callable[[int], object] | None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from percola.coordination.base import Coordination
+from percola.coordination.wake_ups import marks_of
 from percola.platform import fork_safety as forks
 
 
@@ -21,7 +22,7 @@ class MemoryCoordination(Coordination):
     def _start_afresh(self) -> None:
         self._locked: set[tuple[str, bytes]] = set()
         self._guard = threading.Lock()
-        self._callbacks: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[bytes], None]] = []
         self._observers: dict[str, list[str]] = {}
         self._held = 0
         self._since_ms = time.time_ns() // 1_000_000
@@ -44,11 +45,12 @@ class MemoryCoordination(Coordination):
         with self._guard:
             self._locked.discard((table, row))
 
-    def wake(self) -> None:
+    def wake(self, tables: Iterable[str] | None = None) -> None:
+        marks = marks_of(tables)
         for callback in list(self._callbacks):
-            callback()
+            callback(marks)
 
-    def on_wake(self, callback: Callable[[], None]) -> Callable[[], None]:
+    def on_wake(self, callback: Callable[[bytes], None]) -> Callable[[], None]:
         self._callbacks.append(callback)
 
         def stop() -> None:

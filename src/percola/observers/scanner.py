@@ -20,10 +20,9 @@ key space, and most keys lie before the first row of a tablet or after the last,
 has seen dirty rows, it picks a key between the first and the last of them. It resumes from its
 position: under permanent overload, a new random start each time would starve the rest of a tablet.
 
-A table in which nothing was left to do is skipped until its change count grows: commits of this
-process count the tables that they notify (`percola.transactions.change_counts.ChangeCounts`). After
-a wake-up by another process, and once a second in any case (`WorkerOptions.rescan`), all tables are
-scanned.
+A table in which nothing was left to do is skipped until a wake-up names it, by this process or
+another. Once a second in any case (`WorkerOptions.rescan`), all tables are scanned, by one of the
+worker's scanners: they share what they have found clean (`percola.observers.clean_tables`).
 
 A column all of whose observers are paused (`percola.observers.pausing`) is skipped, and so is a
 table with no other one. Where the scan has to go over cells that wait for a paused observer, since
@@ -119,14 +118,11 @@ class Scanner:
         self._misfortunes = 0
         # Where each table's next time slice resumes; None: from another place.
         self._left: dict[str, bytes | None] = {}
-        # Where nothing was left to do, with the table's change count
-        # (`percola.transactions.change_counts.ChangeCounts`) at that time.
-        self._done: dict[tuple[frozenset[Address], str], int] = {}
-        self._seen_wake_ups, self._since = 0, -math.inf
+        self._clean = schedule.clean
+        self._seen_calls = 0
         self._seen: dict[str, tuple[bytes, bytes]] = {}  # The first dirty row, and the last.
         self._next_attempt = math.inf  # Seconds until the earliest attempt met in this round.
         self._tried = 0  # Rows with something to run.
-        self._rescan = options.rescan
         self._paused, self._asleep = NOBODY, _NONE
         # The rows of a batch come from one chunk.
         self._chunk = max([_CHUNK, *(one.batch for one in observers)])
@@ -143,15 +139,11 @@ class Scanner:
         """
         clock, rescan = self._context.clock, self._options.rescan
         self._next_attempt = math.inf
-        wake_ups = self._schedule.wake_ups_by_others()
-        began = clock.monotonic()
-        woken = wake_ups != self._seen_wake_ups
-        anew = woken or began - self._since >= self._rescan
-        if anew:
-            self._done.clear()
-            self._seen_wake_ups = wake_ups
+        calls, began = self._clean.calls, clock.monotonic()
+        is_called, self._seen_calls = calls != self._seen_calls, calls
+        has_turn = self._clean.take_turn(began)
         try:
-            self._note_paused(anew=woken)
+            self._note_paused(anew=is_called)  # Which a pause does.
             if self._dedicated:
                 found, rest = self._pass_dedicated()
             else:
@@ -171,14 +163,12 @@ class Scanner:
                 raise
             found, rest = Found.NOTHING, 0.0
         now = clock.monotonic()
-        if anew:
-            self._since = now
-            in_vain = self._paused and Found.RAN not in found
-            self._rescan = max(rescan, _RESTS * (now - began)) if in_vain else rescan
+        if has_turn and self._paused and Found.RAN not in found:
+            self._clean.put_off(now + _RESTS * (now - began))
         if Found.RAN in found:
             return 0.0
         # At least once per `rescan`, as observers may be resumed.
-        wait = rest or min(rescan, max(_BUSY_WAIT, self._since + self._rescan - now))
+        wait = rest or min(rescan, max(_BUSY_WAIT, self._clean.next_turn() - now))
         if found & (Found.HELD | Found.SOON):
             wait = min(wait, _BUSY_WAIT)
         if self._observers.deferred:
@@ -193,7 +183,7 @@ class Scanner:
         if paused != self._paused:
             self._paused = paused
             self._asleep = self._observers.all_among(paused)
-            self._done.clear()
+            self._clean.forget()
 
     def _pass_dedicated(self) -> tuple[Found, float]:
         """Scan the columns on the dedicated thread; return also the seconds they must rest."""
@@ -232,13 +222,12 @@ class Scanner:
         """
         found = Found.NOTHING
         columns -= self._asleep
-        change_counts = self._context.change_counts
         until = self._context.clock.monotonic() + _STINT
         for jump in range(_TELEPORTS + 1):
             tables = sorted(
                 table
                 for table in {table for table, _ in columns}
-                if self._done.get((columns, table)) != change_counts.of(table)
+                if self._clean.is_due(columns, table)
             )
             if not tables:
                 return found
@@ -246,11 +235,17 @@ class Scanner:
             stop_at_others = jump < _TELEPORTS
             met = False
             for table in tables[first:] + tables[:first]:
-                known = change_counts.of(table)
-                outcome = self._scan_table(columns, table, stop_at_others, until)
+                number = self._clean.begin(columns, table, self)
+                if number is None:
+                    found |= Found.HELD  # Another scanner of this worker is looking.
+                    continue
+                is_clean = False
+                try:
+                    outcome = self._scan_table(columns, table, stop_at_others, until)
+                    is_clean = not (outcome & _UNDONE or table in self._left or self._runs.stopping)
+                finally:
+                    self._clean.end(columns, table, self, number, is_clean=is_clean)
                 found |= outcome
-                if not (outcome & _UNDONE or table in self._left or self._runs.stopping):
-                    self._done[columns, table] = known
                 met = _has_met(outcome, stop_at_others)
                 if met or self._runs.stopping:
                     break
@@ -339,6 +334,7 @@ class Scanner:
         if cells:
             known = [cell.row for cell in ahead] + [*self._seen.get(table, ())]
             self._seen[table] = min(known), max(known)
+            self._clean.found(columns, table, self, several=len(ahead) > 1)
         ahead = self._in_order(ahead)
         mine = {address for address in columns if address[0] == table}
         for row, found_in_row in itertools.groupby(list(ahead), key=lambda cell: cell.row):

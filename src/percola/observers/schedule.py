@@ -2,7 +2,7 @@
 
 Which columns may wait, and for how long (`Observer.defer`, `Observer.share`); which columns on a
 dedicated thread this worker has claimed; when to settle the locks of dead transactions; whether any
-work is left; and wake-ups by other processes.
+work is left; and in which tables there is none (`percola.observers.clean_tables`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Set
 from typing import Final
 
 from percola.cells import Cell, Kind
+from percola.coordination.wake_ups import EVERY_TABLE
+from percola.observers.clean_tables import CleanTables
 from percola.observers.failures import DirtyCell, waits_for_paused
 from percola.observers.observer import Observers
 from percola.paused import paused_observers
@@ -34,10 +36,12 @@ class Schedule:
 
     Attributes:
         ending: the worker is draining: it waits until all work is done, debounced work included.
+        clean: in which tables nothing is left to do.
 
     Args:
         every: seconds between scans for the locks of dead transactions.
-        wake: called when settling a lock may have put a notify entry.
+        rescan: seconds between scans without a wake-up.
+        wake: wakes the worker's scanners.
     """
 
     def __init__(
@@ -45,6 +49,7 @@ class Schedule:
         context: TransactionContext,
         observers: Observers,
         every: float,
+        rescan: float,
         wake: Callable[[], None],
     ) -> None:
         self._context = context
@@ -59,7 +64,7 @@ class Schedule:
         self._may_begin: dict[Address, float] = {}
         self._busy: set[object] = set()
         self._claims: dict[Address, Address] = {}
-        self._wake_ups = 0
+        self.clean = CleanTables(rescan, wake)
         self.ending = False
 
     def is_idle(self) -> bool:
@@ -74,14 +79,10 @@ class Schedule:
             lambda: not (self._is_dirty() or self.finish_the_dead() or self._is_dirty())
         )
 
-    def note_wake_up(self) -> None:
-        """A wake-up has arrived, from this process or another."""
-        with self._guard:
-            self._wake_ups += 1
-
-    def wake_ups_by_others(self) -> int:
-        """A number that changes with every wake-up by another process."""
-        return self._wake_ups - self._context.change_counts.told
+    def note_wake_up(self, marks: bytes = EVERY_TABLE) -> None:
+        """A wake-up has arrived, from this process or another; see `Coordination.on_wake`."""
+        self.clean.note_wake_up(marks)
+        self._wake()
 
     def is_due(self) -> bool:
         """Whether the scan for locks of dead transactions is due; true once per period."""
@@ -195,7 +196,7 @@ class Schedule:
             found = True
             settled |= self._context.resolver.try_resolve(cell, start_ts, raw)
         if settled:
-            self._wake()
+            self.note_wake_up()
         return found
 
     def _is_dirty(self) -> bool:

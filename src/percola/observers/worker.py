@@ -126,7 +126,9 @@ class Worker:
         self._runs = self._new_runner()
         self._survey = Survey(self._context, self._observers)
         self._reporter: Reporter | None = None
-        self._schedule = Schedule(self._context, self._observers, self._options.sweep, self._wake)
+        self._schedule = Schedule(
+            self._context, self._observers, self._options.sweep, self._options.rescan, self._wake
+        )
         self._guard = threading.Lock()
         self._stopped = threading.Event()
         self._unlisten: Callable[[], None] | None = None
@@ -154,7 +156,8 @@ class Worker:
             warn_of_unobserved(self._context, self._observers)
         _announce(coordination, self._observers.announcement)
         self._announced = True
-        self._unlisten = coordination.on_wake(self._wake)
+        self._unlisten = coordination.on_wake(self._schedule.note_wake_up)
+        self._schedule.clean.forget()  # Wake-ups before did not arrive here.
         self._stopped.clear()
         threading.Thread(target=self._watch, name="percola-watch", daemon=True).start()
         self._begin(self._maintenance())
@@ -307,7 +310,6 @@ class Worker:
             self._threads.append(thread)
 
     def _wake(self) -> None:
-        self._schedule.note_wake_up()
         with self._shared.changed:
             self._shared.wake_ups += 1
             self._shared.changed.notify_all()

@@ -75,7 +75,7 @@ class _Wait:
                 else:
                     undecided.add(start_ts)
         if settled:
-            context.changed(settled)
+            context.wake(settled)
 
     def until_answered(self, low: int, high: int) -> None:
         """Return once no notify entry from `low` to `high` is left."""

@@ -18,7 +18,6 @@ from percola.store.base import OneStepStore, Store
 from percola.store.counting import StoreCalls
 from percola.store.readers import Readers
 from percola.transactions.active_snapshots import ActiveSnapshots
-from percola.transactions.change_counts import ChangeCounts
 from percola.transactions.lock_resolver import LockResolver
 from percola.transactions.prefetch import Prefetch
 from percola.transactions.read_cache import ReadCache
@@ -40,8 +39,8 @@ class TransactionContext:
         caches_reads: whether transactions keep what they read (§2.5).
         prefetch: predicts what transactions read next (§2.5), if reads are cached; or None.
         calls: counts the calls to the store, if they are counted; or None.
-        wake: called after a commit that put notify entries, once `change_counts` has it.
-        change_counts: the tables in which this process's commits have put notify entries.
+        wake: called after a commit with the tables in which it put notify entries; for all tables
+            without them.
         leases: the active snapshots, for which garbage collection waits.
         readers: the store's readers of single columns.
         recording: whether runs of observers are recorded.
@@ -62,19 +61,13 @@ class TransactionContext:
     caches_reads: bool = False
     prefetch: Prefetch | None = None
     calls: StoreCalls | None = None
-    wake: Callable[[], None] = field(default=lambda: None)
-    change_counts: ChangeCounts = field(default_factory=ChangeCounts)
+    wake: Callable[[Iterable[str] | None], None] = field(default=lambda _: None)
     leases: ActiveSnapshots = field(default_factory=ActiveSnapshots)
     readers: Readers = field(default_factory=Readers)
     recording: RecordingSwitch = field(default_factory=RecordingSwitch)
     shown: Callable[[Cell], str] = str
     spans: Spans | None = None
     calls_natively: _native.Calls | None = None
-
-    def changed(self, tables: Iterable[str]) -> None:
-        """Note, after a commit, that it put notify entries in these tables, and wake workers."""
-        self.change_counts.note(tables)
-        self.wake()
 
     def new_cache(self) -> ReadCache:
         """The cache of a transaction that begins now."""

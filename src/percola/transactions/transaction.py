@@ -309,7 +309,7 @@ class Transaction(Snapshot, TransactionBase):
             )
             if not isinstance(outcome, OneStepConflict):
                 if notified:
-                    context.changed(notified)
+                    context.wake(notified)
                 return outcome
             if outcome.lock is None:
                 raise ConflictError(outcome.cell, self.start_ts, outcome.commit_ts, locked=False)

@@ -185,7 +185,7 @@ class TwoPhaseCommit:
             groups = groups[1:] if sent is None else self._left(groups[1:], sent[1:])
         self.commit_secondaries(groups, commit_ts)
         if notified:
-            context.changed(notified)
+            context.wake(notified)
         return commit_ts
 
     def _mutate(self, batch: Sequence[RowMutation]) -> list[bool]:

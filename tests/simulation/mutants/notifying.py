@@ -7,6 +7,7 @@ where time is real: `tests/paper/test_2_4_worker.py`.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from typing import Any
 
 from percola.cells import MAX_TS, Cell, Kind, ack_column, encode_ts
@@ -391,7 +392,7 @@ def no_wake_up(seams: Seams) -> None:
 
     @seams.coordination
     class Silent(SimulatedCoordination):
-        def wake(self) -> None:
+        def wake(self, tables: Iterable[str] | None = None) -> None:
             return
 
 

@@ -3,7 +3,8 @@
     live/TOKEN     a file whose owner holds a record lock on it for as long as it runs; the
                    kernel frees the lock when the process ends, however it ends. Its text
                    has the pid, the time, and the observers that the process runs.
-    wake/TOKEN     a FIFO of each process that runs a worker; a byte in it wakes the process
+    wake/TOKEN     a FIFO of each process that runs a worker; what is written into it wakes the
+                   process: the marks of tables (`percola.coordination.wake_ups`)
     rows.lock      advisory row locks: a record lock on the byte at hash(row)
     leases         what each process still reads: `percola.coordination.local.active_slots`; the
                    name is older than the module
@@ -27,13 +28,14 @@ import secrets
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
 from percola.coordination.base import Coordination
 from percola.coordination.local.active_slots import ActiveSlots
 from percola.coordination.observer_agreement import check_agreement
+from percola.coordination.wake_ups import EVERY_TABLE, marks_of, read_marks
 from percola.errors import RepositoryClosedError, RepositoryError
 from percola.platform import fork_safety as forks
 from percola.platform.file_locks import Wait, holders
@@ -41,6 +43,12 @@ from percola.platform.files import make_folder, open_file, restrict, using
 
 _ANNOUNCING: Final = 1 << 62
 """The byte of `rows.lock`, beyond every row's, that is locked while observers are announced."""
+_ALL: Final = b"!"
+"""A wake-up for all tables: no mark of a table, and what earlier releases write."""
+_READ: Final = 4096
+_MANY: Final = 2048
+"""After so many bytes of wake-ups there may have been no room for others: a FIFO has room for 4,096
+at least."""
 
 
 class LocalCoordination(Coordination):
@@ -63,7 +71,7 @@ class LocalCoordination(Coordination):
         self._active_slots: ActiveSlots | None = None
         self._rows: set[tuple[str, bytes]] = set()
         self._observers: dict[str, list[str]] = {}
-        self._callbacks: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[bytes], None]] = []
         self._fifo_fd = -1
         self._stop_fds: tuple[int, int] | None = None
         self._listener: threading.Thread | None = None
@@ -234,9 +242,10 @@ class LocalCoordination(Coordination):
 
     # --- Wake-ups -----------------------------------------------------------------------
 
-    def wake(self) -> None:
+    def wake(self, tables: Iterable[str] | None = None) -> None:
+        marks = marks_of(tables)
         for callback in self._callbacks:
-            callback()
+            callback(marks)
         try:
             changed = os.stat(self._folder / "wake").st_mtime_ns
             if changed != self._fifos_seen:
@@ -247,9 +256,9 @@ class LocalCoordination(Coordination):
         with self._guard:
             for token, fd in list(self._fifos.items()):
                 try:
-                    os.write(fd, b"!")
+                    os.write(fd, marks or _ALL)
                 except BlockingIOError:
-                    pass  # It has not read the wake-ups before this one.
+                    pass  # It has `_MANY` to read, and takes them for one of all tables.
                 except OSError:
                     self._close_fifo(token)
                     self.is_alive(token)  # Removes its files if it is dead.
@@ -278,7 +287,7 @@ class LocalCoordination(Coordination):
             if fd >= 0:
                 os.close(fd)
 
-    def on_wake(self, callback: Callable[[], None]) -> Callable[[], None]:
+    def on_wake(self, callback: Callable[[bytes], None]) -> Callable[[], None]:
         with self._guard:
             self._callbacks = [*self._callbacks, callback]
             if self._listener is None:
@@ -315,10 +324,12 @@ class LocalCoordination(Coordination):
             ready = [fd for fd, _ in poll.poll()]
             if stop in ready:
                 break
+            raw = _ALL
             with contextlib.suppress(BlockingIOError):
-                os.read(fifo, 4096)
+                raw = os.read(fifo, _READ)
+            marks = EVERY_TABLE if len(raw) > _MANY else read_marks(raw)
             for callback in self._callbacks:
-                callback()
+                callback(marks)
         for fd in (fifo, *stop_fds):
             os.close(fd)
 

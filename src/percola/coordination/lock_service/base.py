@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
+from percola.coordination.wake_ups import marks_of
 from percola.errors import RepositoryClosedError
 from percola.platform import fork_safety as forks
 
@@ -27,7 +28,7 @@ class LockService:
         """Discard the parent's state that a fork has copied."""
         self._guard = threading.Lock()
         self._rows: set[tuple[str, bytes]] = set()
-        self._callbacks: list[Callable[[], None]] = []
+        self._callbacks: list[Callable[[bytes], None]] = []
 
     def try_lock(self, table: str, row: bytes) -> bool:
         """Take the lock of a row; False if another thread or process has it.
@@ -54,13 +55,22 @@ class LockService:
         with self._guard:
             self._rows.difference_update(rows)
 
-    def wake(self) -> None:
-        """Wake all workers. Never raises; waits for the callbacks of this process only."""
-        for callback in self._callbacks:
-            callback()
+    def wake(self, tables: Iterable[str] | None = None) -> None:
+        """Wake all workers: there may be work in these tables, or in any.
 
-    def on_wake(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call `callback`, from any thread, at each wake-up; returns a function that stops it."""
+        Never raises; waits for the callbacks of this process only.
+        """
+        self._run_callbacks(marks_of(tables))
+
+    def _run_callbacks(self, marks: bytes) -> None:
+        for callback in self._callbacks:
+            callback(marks)
+
+    def on_wake(self, callback: Callable[[bytes], None]) -> Callable[[], None]:
+        """Call `callback`, from any thread, at each wake-up; returns a function that stops it.
+
+        It is given the marks of the wake-up's tables (`percola.coordination.wake_ups`).
+        """
         with self._guard:
             # A new list each time: `wake` iterates without the guard.
             self._callbacks = [*self._callbacks, callback]

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from percola.coordination.lock_service.base import LockService
+from percola.coordination.wake_ups import EVERY_TABLE, joined, marks_of, read_marks
 from percola.errors import UsageError
 from percola.rpc import frames
 from percola.rpc.client import Access, Connection, LostError, RefusedError
@@ -79,9 +80,6 @@ class LockServiceClient(LockService):
         self._link = _Link(self, self._run_callbacks)
         self._links = [self._link]
 
-    def _run_callbacks(self) -> None:
-        super().wake()
-
     @property
     def has_session(self) -> bool:
         """Whether this process has a session with the service now."""
@@ -105,11 +103,12 @@ class LockServiceClient(LockService):
         super().unlock_many(rows)
         self._link.unlock([(_key(*row), turn) for row, turn in turns.items() if turn])
 
-    def wake(self) -> None:
-        super().wake()
-        self._link.wake()
+    def wake(self, tables: Iterable[str] | None = None) -> None:
+        marks = marks_of(tables)
+        self._run_callbacks(marks)
+        self._link.wake(marks)
 
-    def on_wake(self, callback: Callable[[], None]) -> Callable[[], None]:
+    def on_wake(self, callback: Callable[[bytes], None]) -> Callable[[], None]:
         stop = super().on_wake(callback)
         self._link.open_session()
         return stop
@@ -178,7 +177,7 @@ class _Answers:
 class _Link:
     """A process's session with the service, and its pending wake-up."""
 
-    def __init__(self, client: LockServiceClient, on_wake: Callable[[], None]) -> None:
+    def __init__(self, client: LockServiceClient, on_wake: Callable[[bytes], None]) -> None:
         self._client = client
         self._on_wake = on_wake
         self._changed = threading.Condition(threading.Lock())
@@ -191,6 +190,8 @@ class _Link:
         self._is_beginning = True
         self._silent_until = 0.0
         self._wake_due = threading.Event()
+        self._marking = threading.Lock()
+        self._marks: bytes | None = None  # Of the wake-up that is due.
         self._closing = threading.Event()
         self._reader: threading.Thread | None = None
         self._waker: threading.Thread | None = None
@@ -253,7 +254,7 @@ class _Link:
                 self._is_beginning = False
                 self._changed.notify_all()
             # Wake-ups before the session did not arrive.
-            self._on_wake()
+            self._on_wake(EVERY_TABLE)
             self._read(session)
         except (LostError, RefusedError):
             pass  # The next address is tried.
@@ -270,7 +271,7 @@ class _Link:
         while True:
             found = session.connection.receive(_SILENCE_SECONDS)
             if found.kind == frames.WAKE_UP:
-                self._on_wake()
+                self._on_wake(read_marks(found.body))
             elif found.kind == frames.PING:
                 session.connection.send(pong)
             elif found.kind == frames.REFUSED and not found.number:
@@ -349,8 +350,10 @@ class _Link:
 
     # --- Wake-ups -----------------------------------------------------------------------
 
-    def wake(self) -> None:
+    def wake(self, marks: bytes) -> None:
         """Wake the other processes, in the background; wake-ups meanwhile are sent as one."""
+        with self._marking:
+            self._marks = joined(self._marks, marks)
         self._wake_due.set()
         if self._waker is None:
             with self._changed:
@@ -367,11 +370,15 @@ class _Link:
             if self._closing.is_set():
                 return
             self._wake_due.clear()
+            with self._marking:
+                marks, self._marks = self._marks, None
+            if marks is None:
+                continue  # The one before has told of it.
             pause = _BACK_OFF
             for _ in self._client.addresses:
                 session = self._session
                 try:
-                    pause = self._send_wake_up(session, self._client.addresses[at]) / 1000
+                    pause = self._send_wake_up(session, self._client.addresses[at], marks) / 1000
                     break
                 except (LostError, RefusedError, frames.FrameError):
                     if session:
@@ -380,10 +387,10 @@ class _Link:
             if self._closing.wait(pause):
                 return
 
-    def _send_wake_up(self, session: _Session | None, address: str) -> int:
+    def _send_wake_up(self, session: _Session | None, address: str, marks: bytes) -> int:
         """Send one wake-up; for how many milliseconds to send no other."""
         number = self._next()
-        message = frames.frame(frames.WAKE, number)
+        message = frames.frame(frames.WAKE, number, marks)
         if session is not None:
             answer = session.request([number], message, _WAKE_SECONDS)[number]
             if answer.kind != frames.PAUSE:

@@ -3,7 +3,8 @@
     ATTEND         makes the connection a session: wake-ups are sent on it, and the session's locks
                    live as long as it does
     LOCK, UNLOCK   a lock is (session, turn), by key; the turn is the number of the request
-    WAKE           wakes every session but the sender's
+    WAKE           wakes every session but the sender's, and tells it the marks of the tables
+                   (`percola.coordination.wake_ups`)
 
 Only the oracle process that holds the lease serves it, so that all processes ask the same one. When
 the lease moves, the sessions are ended and the locks dropped: they are advisory.
@@ -20,6 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
+from percola.coordination.wake_ups import EVERY_TABLE, joined, read_marks
 from percola.rpc import frames
 from percola.rpc.frames import Code, FrameError
 from percola.rpc.server import Peer
@@ -43,7 +45,6 @@ _LOCKS: Final = 200_000
 """Locks of all sessions: about 70 MB."""
 PING_SECONDS: Final = 2.0
 """A session that is silent for so long is pinged, and dropped after as long again."""
-_WAKE_UP: Final = frames.frame(frames.WAKE_UP)
 _PING: Final = frames.frame(frames.PING)
 
 _NOT_HERE: Final = "This oracle process does not hold the lease: its lock service is not active."
@@ -69,7 +70,7 @@ class Sender(Protocol):
 class _Session:
     """What belongs to a connection that receives wake-ups."""
 
-    __slots__ = ("asked", "keys", "peer", "pinged")
+    __slots__ = ("asked", "keys", "peer", "pinged", "unread")
 
     def __init__(self, peer: Peer, now: float) -> None:
         self.peer = peer
@@ -78,6 +79,8 @@ class _Session:
         """When it last asked for something, as `Peer.used` but for pings."""
         self.pinged = 0.0
         """When it was pinged, if it has been silent since; 0: it was not."""
+        self.unread: bytes | None = None
+        """The marks of wake-ups that it may have yet to read."""
 
 
 class _Held(NamedTuple):
@@ -107,7 +110,8 @@ class LockServiceServer:
         self._locks: dict[bytes, _Held] = {}
         # One round of wake-ups is sent at a time; those that are asked for meanwhile are the next.
         self._round: deque[_Session] = deque()
-        self._is_due = False
+        self._round_marks = EVERY_TABLE
+        self._due: bytes | None = None
         self._but: _Session | None = None
         self._rest_until = 0.0
         self._check_at = 0.0
@@ -134,7 +138,7 @@ class LockServiceServer:
         if session is not None:
             session.asked = self._clock()
         if kind == frames.WAKE:
-            return self._wake(session, number)
+            return self._wake(session, number, read_marks(body))
         if kind == frames.ATTEND:
             if session is not None:
                 raise FrameError("a second request for a session")
@@ -191,10 +195,10 @@ class LockServiceServer:
 
     # --- Wake-ups and time --------------------------------------------------------------
 
-    def _wake(self, session: _Session | None, number: int) -> bytes:
+    def _wake(self, session: _Session | None, number: int, marks: bytes) -> bytes:
         # Of two that wake, each is woken by the other.
-        self._but = session if not self._is_due or self._but is session else None
-        self._is_due = True
+        self._but = session if self._due is None or self._but is session else None
+        self._due = joined(self._due, marks)
         self._sender.hurry()
         return frames.pause(number, max(_PAUSE_MS, len(self._sessions)))
 
@@ -204,24 +208,29 @@ class LockServiceServer:
         if now >= self._check_at:
             self._check_at = now + _LEASE_CHECK
             self._check(now)
-        if (self._round or self._is_due) and now >= self._rest_until:
+        if (self._round or self._due is not None) and now >= self._rest_until:
             self._send_some()
             ended = self._clock()
             self._rest_until = ended + min(_LEASE_CHECK, _REST_FACTOR * (ended - now))
             now = ended
-        if self._round or self._is_due:
+        if self._round or self._due is not None:
             return max(0.0, min(self._rest_until, self._check_at) - now)
         return max(0.0, self._check_at - now)
 
     def _send_some(self) -> None:
-        if not self._round:
+        if not self._round and self._due is not None:
             self._round.extend(one for one in self._sessions if one is not self._but)
-            self._is_due, self._but = False, None
+            self._round_marks, self._due, self._but = self._due, None, None
         for _ in range(min(_AT_ONCE, len(self._round))):
             session = self._round.popleft()
-            # A process that does not read has an unread wake-up already.
-            if session in self._sessions and not session.peer.unsent:
-                self._sender.send(session.peer, _WAKE_UP)
+            if session not in self._sessions:
+                continue
+            # A process that does not read is told once of each table.
+            unread = session.unread if session.peer.unsent else None
+            marks = joined(unread, self._round_marks)
+            if marks != unread:
+                self._sender.send(session.peer, frames.frame(frames.WAKE_UP, 0, marks))
+                session.unread = marks if session.peer.unsent else None
 
     def _check(self, now: float) -> None:
         """End all sessions without the lease; with it those that answer nothing."""

@@ -161,10 +161,10 @@ class ZooKeeperCoordination(Coordination):
     def unlock_many(self, rows: Iterable[tuple[str, bytes]]) -> None:
         self._lock_service.unlock_many(rows)
 
-    def wake(self) -> None:
-        self._lock_service.wake()
+    def wake(self, tables: Iterable[str] | None = None) -> None:
+        self._lock_service.wake(tables)
 
-    def on_wake(self, callback: Callable[[], None]) -> Callable[[], None]:
+    def on_wake(self, callback: Callable[[bytes], None]) -> Callable[[], None]:
         return self._lock_service.on_wake(callback)
 
     # --- The end --------------------------------------------------------------------------

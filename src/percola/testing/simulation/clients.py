@@ -157,13 +157,15 @@ class SimulatedWorker:
         self._metrics = metrics
         context = repo.context
         self.runs = Runner(context, self._observers, metrics, options, process.rng)
-        self._schedule = Schedule(context, self._observers, options.sweep, self._wake)
+        self._schedule = Schedule(
+            context, self._observers, options.sweep, options.rescan, self._wake
+        )
         self._wake_ups = 0
         self._waiting: list[Task] = []
 
     def start(self) -> None:
         """Start its scanners and its timeout watch."""
-        self._repo.context.coordination.on_wake(self._wake)
+        self._repo.context.coordination.on_wake(self._schedule.note_wake_up)
         for _ in range(self._options.threads):
             self._process.schedule.start(self._process, self._scan)
         self._process.schedule.start(self._process, self._watch)
@@ -174,7 +176,6 @@ class SimulatedWorker:
         self._wake()
 
     def _wake(self) -> None:
-        self._schedule.note_wake_up()
         self._wake_ups += 1
         waiting, self._waiting = self._waiting, []
         for task in waiting:

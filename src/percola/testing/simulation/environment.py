@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from percola.clock import Clock
 from percola.coordination.base import Coordination
+from percola.coordination.wake_ups import marks_of
 from percola.oracle.base import Oracle
 from percola.oracle.embedded import EmbeddedOracle
 from percola.testing.simulation.faults import Call
@@ -91,14 +92,14 @@ class SimulatedCoordination(Coordination):
         if self._world.row_locks.get((table, row)) is self._process:
             del self._world.row_locks[table, row]
 
-    def wake(self) -> None:
+    def wake(self, tables: Iterable[str] | None = None) -> None:
         fault = self._process.call(Call.WAKE)
         if fault is None:
             for callbacks in self._world.callbacks.values():
                 for callback in callbacks:
-                    callback()
+                    callback(marks_of(tables))
 
-    def on_wake(self, callback: Callable[[], None]) -> Callable[[], None]:
+    def on_wake(self, callback: Callable[[bytes], None]) -> Callable[[], None]:
         callbacks = self._world.callbacks.setdefault(self._process, [])
         callbacks.append(callback)
         return lambda: callbacks.remove(callback) if callback in callbacks else None

@@ -300,7 +300,7 @@ class Simulation:
         schedule: Schedule | None = None
         if has_observers:
             observers = Observers(self._workload.observers())
-            schedule = Schedule(context, observers, 0.0, context.coordination.wake)
+            schedule = Schedule(context, observers, 0.0, 1.0, context.coordination.wake)
 
         def settle() -> None:
             while True:

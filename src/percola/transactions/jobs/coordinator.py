@@ -320,7 +320,7 @@ class JointTransaction:
                 applied = self._context.store.mutate(batch)
                 for mutation in (one for one, done in zip(batch, applied, strict=True) if not done):
                     self._settle_cells(mutation)
-        self._context.changed(self._tables)
+        self._context.wake(self._tables)
 
     def _settling(self, table: str) -> Iterator[RowMutation]:
         """The mutations that finish the job's locks in a table, row by row."""
