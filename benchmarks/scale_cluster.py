@@ -236,16 +236,14 @@ def wakes_a_second(cluster: Cluster, shared: Shared) -> float:
 def scan_cores(cluster: Cluster, shared: Shared, *, busy: bool) -> float:
     """Cores of the region servers that looking for work takes.
 
-    Each thread of each worker scans all regions once a second, and after each wake-up, one region
-    after the other; so it scans no faster than a call takes. While there is work for all
-    (`busy`), it is not woken.
+    A thread of each worker scans all regions once a second, and after each wake-up, one region
+    after the other; so it scans no faster than a call takes. Wake-ups are taken to name all of
+    the tables. While there is work for all (`busy`), it is not woken.
     """
     latency = shared.read_servers + shared.read_client + shared.trip
     rounds = 1.0 if busy else 1.0 + wakes_a_second(cluster, shared)
     a_thread = min(rounds * cluster.regions, 1000 / latency)
-    # Threads of one process share its core.
-    threads = min(THREADS, latency / max(1e-9, shared.read_client)) * cluster.scanning
-    return threads * a_thread * shared.read_servers / 1000
+    return cluster.scanning * a_thread * shared.read_servers / 1000
 
 
 # --- Parts that exist once ------------------------------------------------------------------
@@ -312,7 +310,7 @@ def walls(figures: Mapping[str, Any], work: Work) -> list[Wall]:
             (cores - _FIXED) * rate,
             cores,
             True,
-            "while others commit: each thread scans each region every second and when woken",
+            "while others commit: each worker scans each region every second and when woken",
         )
     )
     processes = value("sessions")

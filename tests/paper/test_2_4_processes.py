@@ -123,7 +123,7 @@ def test_a_worker_killed_in_the_middle_of_a_load_loses_nothing_and_repeats_nothi
     repo: Repository, folder: Path, commit: str, wait_until: Callable[..., object]
 ) -> None:
     """SIGKILL to two of three, one after the other; every effect is there exactly once."""
-    count = 300
+    count = 1000
 
     def counted() -> int:
         return sum(row[total] for row in repo.snapshot().scan(counters))

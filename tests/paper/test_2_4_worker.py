@@ -132,6 +132,22 @@ def test_a_local_commit_wakes_a_local_worker_at_once(
         worker.stop()
 
 
+def test_a_worker_that_works_again_finds_what_it_was_not_woken_for(repo: Repository) -> None:
+    seen: list[str] = []
+    note = observer(text, name="note")(lambda t, row: seen.append(row))
+    worker = Worker(repo, [note], rescan=1e6)
+    for row in ("a", "b"):
+        with repo.transaction() as t:
+            t.set(text, row, "x")
+        working = in_thread(worker.run_until_idle)
+        try:
+            working.result(10)
+        except TimeoutError:
+            worker.stop()
+            raise
+    assert seen == ["a", "b"]
+
+
 class Mute(MemoryCoordination):
     """Its wake-ups are lost."""
 

@@ -9,9 +9,9 @@ LEASES = "tests/unit/test_leases.py::"
 
 PLANTED: list[Planted] = [
     Planted(
-        "news-lock-inherited",
+        "resolver-lock-inherited",
         "A child waits for ever for a lock that a committing thread of its parent held.",
-        file="src/percola/transactions/change_counts.py",
+        file="src/percola/transactions/lock_resolver.py",
         old="        forks.at_fork(self._start_afresh)\n",
         new="",
         tests=[FORKS + "test_a_child_commits_though_a_thread_held_a_lock_when_it_was_forked"],

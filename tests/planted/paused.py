@@ -88,8 +88,8 @@ PLANTED = [
         "scans-in-vain-follow-at-once",
         "An idle worker scans the cells that wait for a paused observer all the time.",
         file="src/percola/observers/scanner.py",
-        old="max(rescan, _RESTS * (now - began)) if in_vain else rescan\n",
-        new="rescan\n",
+        old="            self._clean.put_off(now + _RESTS * (now - began))\n",
+        new="            pass\n",
         tests=[
             _PAUSED + "test_a_scan_over_waiting_cells_takes_large_steps_and_a_small_part_of_the_"
             "time"
@@ -123,8 +123,8 @@ PLANTED = [
         "pause-wakes-nobody",
         "Workers learn of a pause only when their last read is too old.",
         file="src/percola/observers/scanner.py",
-        old="            self._note_paused(anew=woken)\n",
-        new="            self._note_paused(anew=False)\n",
+        old="            self._note_paused(anew=is_called)",
+        new="            self._note_paused(anew=False)",
         tests=[
             _PAUSED + "test_a_paused_observer_does_not_run_and_answers_everything_once_it_is_"
             "resumed"

@@ -41,6 +41,7 @@ BY_OTHERS: Final = {
     "percola/observers/pausing.py:PausedNames": "Worker makes another Runner, which has it",
     "percola/observers/runner.py:Runner": "Worker makes another one",
     "percola/observers/schedule.py:Schedule": "Worker makes another one",
+    "percola/observers/clean_tables.py:CleanTables": "Schedule makes one",
     "fleet/driver.py:Fleet": "it belongs to Spark's driver, whose Java gateway no child may use",
     "devcluster/servers.py:Processes": "its servers are children of the process that started them",
     "histories/recorder.py:Recorder": "it records what one process does, in that process's name",
