@@ -69,7 +69,10 @@ class Bench:
         mine = Observers(observers)
         context, options, metrics = self.repo.context, WorkerOptions(threads=1), WorkerMetrics()
         runs = Runner(context, mine, metrics, options, random.Random(1))
-        schedule = Schedule(context, mine, options.sweep, options.rescan, lambda: None)
+        self.observers = mine
+        self.schedule = schedule = Schedule(
+            context, mine, options.sweep, options.rescan, lambda: None
+        )
         context.coordination.on_wake(schedule.note_wake_up)
         rng = random.Random(2)
         self.scanner = Scanner(context, mine, metrics, options, runs, schedule, rng)
@@ -100,6 +103,22 @@ def test_a_deferred_observer_waits_while_there_is_other_work_and_runs_once_for_a
     bench.clock.now += QUIET
     assert bench.look() == ["add up all"]
     assert bench.look() == []
+
+
+def test_a_deferred_observer_waits_while_another_scanner_looks_and_no_longer(
+    ground: Ground,
+) -> None:
+    bench = Bench(ground, tell)
+    bench.write("a", 1)
+    assert bench.look() == ["parse a"]
+    bench.clock.now += QUIET
+    clean, mine = bench.schedule.clean, (bench.observers.prompt, "pages")
+    bench.repo.context.wake(["pages"])
+    number = clean.begin(*mine, "another scanner")
+    assert number is not None
+    assert bench.look() == [], "it may find work that comes first"
+    clean.end(*mine, "another scanner", number, is_clean=True)
+    assert bench.look() == ["add up all"], "it found none"
 
 
 def test_with_nothing_else_to_do_a_deferred_observer_runs_at_once(ground: Ground) -> None:

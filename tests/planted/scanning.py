@@ -6,6 +6,7 @@ from tests.planted.planted import Planted
 
 SCANNING = "tests/paper/test_2_4_scanning.py::"
 TOGETHER = SCANNING + "test_while_one_scanner_looks_others_wait_until_there_is_work_for_them"
+DEFERRED = "tests/paper/test_2_4_deferred.py::"
 WORKER = "tests/paper/test_2_4_worker.py::"
 LOCAL = "tests/unit/test_coordination_local.py::"
 SERVICE = "tests/unit/test_lock_service.py::"
@@ -36,6 +37,16 @@ PLANTED: list[Planted] = [
         old="self._clean.end(columns, table, self, number, is_clean=is_clean)\n",
         new="is_clean and self._clean.end(columns, table, self, number, is_clean=True)\n",
         tests=[SCANNING + "test_a_scan_that_fails_leaves_its_table_to_others"],
+    ),
+    Planted(
+        "looking-counts-as-work",
+        "Debounced work is put off whenever another scanner of the worker looks and finds nothing.",
+        file=SCANNER,
+        old="found |= Found.ELSEWHERE\n",
+        new="found |= Found.HELD\n",
+        tests=[
+            DEFERRED + "test_a_deferred_observer_waits_while_another_scanner_looks_and_no_longer"
+        ],
     ),
     Planted(
         "turn-of-each-thread",

@@ -145,6 +145,7 @@ class Found(Flag):
     HELD = auto()  # a dirty row that is locked by another scanner
     LATER = auto()  # a dirty cell whose observer has failed and waits for its next attempt
     SOON = auto()  # a dirty cell whose observer keeps conflicting with other transactions
+    ELSEWHERE = auto()  # a table at which another scanner of this worker is looking
 
     def __or__(self, other: Self) -> Self:
         # A fast path, as the same flag is usually added again: Flag.__or__ is measurably slow.

@@ -169,7 +169,7 @@ class Scanner:
             return 0.0
         # At least once per `rescan`, as observers may be resumed.
         wait = rest or min(rescan, max(_BUSY_WAIT, self._clean.next_turn() - now))
-        if found & (Found.HELD | Found.SOON):
+        if found & (Found.HELD | Found.SOON | Found.ELSEWHERE):
             wait = min(wait, _BUSY_WAIT)
         if self._observers.deferred:
             wait = min(wait, self._schedule.quiet_in() or wait)
@@ -205,12 +205,13 @@ class Scanner:
         # Then the prompt ones: every look may be overdue if nothing wakes the worker.
         resting = self._schedule.resting()
         found |= self._pass(self._observers.prompt - resting)
-        if resting and not found & (Found.RAN | Found.HELD) and not self._runs.stopping:
+        busy = Found.RAN | Found.HELD | Found.ELSEWHERE
+        if resting and not found & busy and not self._runs.stopping:
             found |= self._pass(self._observers.prompt & resting)
         deferred = self._observers.deferred
         if deferred and found & (Found.RAN | Found.HELD):
             self._schedule.note_work()
-        elif deferred and not self._schedule.quiet_in() and not self._runs.stopping:
+        elif deferred and not (found & busy or self._schedule.quiet_in() or self._runs.stopping):
             found |= self._pass(frozenset(deferred))
         return found
 
@@ -237,7 +238,7 @@ class Scanner:
             for table in tables[first:] + tables[:first]:
                 number = self._clean.begin(columns, table, self)
                 if number is None:
-                    found |= Found.HELD  # Another scanner of this worker is looking.
+                    found |= Found.ELSEWHERE
                     continue
                 is_clean = False
                 try:
