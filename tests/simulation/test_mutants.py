@@ -39,6 +39,7 @@ SLOW = {
     "rollback-records-go-early",
     "rollback-record-is-volatile",
     "rolls-forward-without-notify",
+    "splits-in-silence",
     "token-decides",
     "unconditional-lock-removal",
     "walks-no-locks",
