@@ -176,10 +176,12 @@ def on_percola(
             began = time.monotonic()
             for client in clients:
                 client.tell(f"{seconds} {warm}")
+            # The worker is killed in the middle of a stretch of time.
             time.sleep((warm or seconds) / 2)
             worker.end(kill=True)
             worker = Process([*command, "worker"])
             if warm:
+                # The clients end their warm-up by the clock, and tell nobody.
                 time.sleep(max(0.0, began + warm - time.monotonic()))
                 before, idle = spent(), waited()
             told = [json.loads(client.hear()) for client in clients]

@@ -176,7 +176,7 @@ def _wait_for(file: str, numbers: Iterable[int]) -> Iterator[int]:
     for number in numbers:
         Path(f"{file}-{number}").touch()
         while not Path(file).exists():
-            time.sleep(0.5)
+            time.sleep(0.5)  # The driver tells by a file.
         yield number
 
 

@@ -260,7 +260,7 @@ def test_a_wake_up_names_the_tables_of_all_that_it_stands_for() -> None:
 
 def test_a_process_that_does_not_read_is_told_once_of_each_table() -> None:
     service = Service()
-    slow = service.attend()
+    slow, other = service.attend(), service.attend()
     slow.unsent = b"what it has not read"
     told = []
     for marks in (b"\x81", b"\x81", b"\x82", b"\x81\x82", b"", b"\x83", b""):
@@ -269,6 +269,7 @@ def test_a_process_that_does_not_read_is_told_once_of_each_table() -> None:
         service.later(1)
         told.append(slow.sent[0].body if slow.sent else None)
     assert told == [b"\x81", None, b"\x81\x82", None, b"", None, None]
+    assert other.of(frames.WAKE_UP) == 8, "one for its session, and each"
     slow.unsent = b""
     slow.sent.clear()
     service.wake(None, b"\x81")

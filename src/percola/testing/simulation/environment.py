@@ -95,9 +95,10 @@ class SimulatedCoordination(Coordination):
     def wake(self, tables: Iterable[str] | None = None) -> None:
         fault = self._process.call(Call.WAKE)
         if fault is None:
+            marks = marks_of(tables)
             for callbacks in self._world.callbacks.values():
                 for callback in callbacks:
-                    callback(marks_of(tables))
+                    callback(marks)
 
     def on_wake(self, callback: Callable[[bytes], None]) -> Callable[[], None]:
         callbacks = self._world.callbacks.setdefault(self._process, [])
