@@ -297,7 +297,7 @@ def test_the_axis_has_whole_numbers_and_every_series_its_name(
             browser.driver.execute_cdp_cmd("Page.removeScriptToEvaluateOnNewDocument", added)
 
 
-WINDOWS = {"light": (1200, 900), "dark": (1200, 900), "narrow": (400, 844)}
+WINDOWS = {"light": (1200, 900), "dark": (1200, 900), "narrow": (320, 844)}
 
 
 def test_everything_fits_its_window_and_stands_out_from_its_paper(

@@ -325,7 +325,7 @@ def test_the_policy_stops_what_would_slip_through(browser: Browser, wait_until: 
 
 # --- How it looks ---------------------------------------------------------------------------
 
-WINDOWS = {"light": (1200, 900), "dark": (1200, 900), "narrow": (360, 780)}
+WINDOWS = {"light": (1200, 900), "dark": (1200, 900), "narrow": (320, 780)}
 
 
 @pytest.mark.parametrize("look", WINDOWS)
