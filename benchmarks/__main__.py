@@ -36,6 +36,7 @@ NAMES: Final = {
     "index": "the web index at the size of a crawl: stages, latencies, growth, a recrawl",
     "spark_read": "spark.read: rows a second of a snapshot, beside batches that are there already",
     "spark_feed": "spark.readStream: what a table's feed adds to a micro-batch, and costs writers",
+    "followers": "percola.feed: changes a second that one process follows, on HBase and Bigtable",
     "fleet": "workers on Spark: what they cost while there is nothing to do",
     "tpch": "TPC-H's 22 queries through the catalog for Spark SQL, beside Parquet files",
     "tpch_recipes": "five queries of TPC-H kept by recipes: changes a second, answers as Spark's",

@@ -41,7 +41,7 @@ from percola.errors import NoFeedError, UsageError
 from percola.gc.time_log import CommitTimes
 from percola.repository import Repository
 from percola.schema import Column, Family, R, Table, WeakColumn
-from percola.store.base import CellState, Store
+from percola.store.base import CellState, ChangedRow, Store
 from percola.store.walks import state_beneath
 from percola.transactions.row import Row
 from percola.transactions.settled import settle_up_to, settled_up_to
@@ -61,6 +61,10 @@ __all__ = [
 ]
 
 _CHUNK: Final = 1024
+"""Rows, and about as many cells, that are read at once."""
+
+_CHUNK_BYTES: Final = 4 * 1024 * 1024
+"""About as many bytes of images of changed rows are in memory at once."""
 
 Wanted = Sequence[tuple[bytes, bool]] | None
 """The columns to read, as for `Store.scan`: (name, is_prefix) pairs, or None for all."""
@@ -320,16 +324,47 @@ def read_changes(
     SnapshotTooOldError, NoFeedError.
     """
     listed = store.changes(table, after, upto, start=start, end=end)
-    for commit_ts, group in itertools.groupby(listed, key=lambda one: one[0]):
-        while some := list(itertools.islice(group, _CHUNK)):
-            rows = [one[1] for one in some]
-            images = _images(store, table, rows, commit_ts, wanted)
-            # Not below the safe point: `after` is not, and `commit_ts` is above it.
-            past: Iterable[dict[bytes, bytes] | None] = itertools.repeat(None, len(some))
-            if before:
-                past = _images(store, table, rows, commit_ts - 1, wanted)
-            for (_, row, columns), values, was in zip(some, images, past, strict=True):
-                yield RowImage(row, commit_ts, columns, values, was)
+    ahead = list(itertools.islice(listed, 2))
+    most, last = 1, after
+    while ahead:
+        count = _count_together(ahead, most, last)
+        some, ahead = ahead[:count], ahead[count:]
+        rows, last = [one.row for one in some], some[-1].commit_ts
+        images = _images(store, table, rows, last, wanted)
+        past: Iterable[dict[bytes, bytes] | None] = itertools.repeat(None, count)
+        if before:
+            # Not below the safe point: `after` is not.
+            past = _images(store, table, rows, some[0].commit_ts - 1, wanted)
+        size = 1
+        for (commit_ts, row, columns), values, was in zip(some, images, past, strict=True):
+            image = RowImage(row, commit_ts, columns, values, was)
+            size += image.size
+            yield image
+        most = max(1, min(2 * most, _CHUNK, count * _CHUNK_BYTES // size))
+        ahead += itertools.islice(listed, max(0, most + 1 - len(ahead)))
+
+
+def _count_together(ahead: Sequence[ChangedRow], most: int, last: int) -> int:
+    """How many of the first changes can be read at one timestamp: up to `most`.
+
+    They are whole commits in which no row changes twice: as the feed lists all changes, none of
+    these rows changed between the first commit and its own, and none changes again up to the last
+    one. Or they are of one commit. `ahead` has one more change if there is one; `last` is the
+    commit of the change before these.
+    """
+    first, rows = ahead[0].commit_ts, set[bytes]()
+    whole = 0
+    for at, one in enumerate(ahead):
+        if at and one.commit_ts != ahead[at - 1].commit_ts:
+            whole = at
+        if at == most or one.row in rows:
+            break
+        rows.add(one.row)
+    else:
+        whole = len(ahead)
+    if whole and first != last:
+        return whole
+    return sum(1 for one in ahead[:most] if one.commit_ts == first)
 
 
 def _images(
@@ -337,9 +372,11 @@ def _images(
 ) -> Iterator[dict[bytes, bytes]]:
     """The values of rows at a settled timestamp."""
     if wanted is None or any(is_prefix for _, is_prefix in wanted):
-        for row in rows:
-            cells, _ = store.scan(table, row, row + b"\0", ts, columns=wanted)
-            yield {name: raw for name, _, raw in _visible(store, cells, ts)}
+        read: dict[bytes, list[tuple[Cell, CellState]]] = {}
+        for at, row in enumerate(rows):
+            if row not in read:
+                read = store.scan_rows(table, rows[at:], ts, columns=wanted, limit=_CHUNK)
+            yield {name: raw for name, _, raw in _visible(store, read[row], ts)}
         return
     # Where all columns are known by name, many rows are read at once.
     names = sorted(name for name, _ in wanted)

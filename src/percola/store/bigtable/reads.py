@@ -26,6 +26,7 @@ from percola.store.bigtable.filters import (
     snapshot,
     stamps,
     table_of,
+    union,
     wanted_ranges,
 )
 from percola.store.bigtable.row_stream import RowStream
@@ -60,6 +61,9 @@ class BigtableReading(Reading):
     def everything(self, family_: str, low: int, high: int) -> Filter:
         within = stamps(low, high)
         return family(family_) if within is None else chain(family(family_), within)
+
+    def both(self, one: Filter, other: Filter) -> Filter:
+        return union([one, other])
 
     def table_of(self, table: str, kind: Kind) -> str:
         return table_of(table, kind)

@@ -69,6 +69,9 @@ class HBaseReading(Reading):
     def everything(self, family: bytes, low: int, high: int) -> Query:
         return Query([Ask(family, None, low, high)], ALL_VERSIONS)
 
+    def both(self, one: Query, other: Query) -> Query:
+        return Query([*one.asked, *other.asked], ALL_VERSIONS)
+
     def cells(
         self, wanted: Mapping[str, Mapping[bytes, Collection[bytes]]], ts: int
     ) -> Iterator[tuple[str, bytes, StoredRow]]:

@@ -247,27 +247,30 @@ class Index:
             yield ts, row, started_of(value)
 
     def look(self, table: str, entries: Sequence[PendingEntry]) -> list[PendingRow]:
-        reading, rows = self._reading, [row for _, row, _ in entries]
-
-        def read(kind: Kind, low: int) -> dict[bytes, StoredRow]:
-            query = reading.everything(reading.families[kind], low, reading.max_ts)
-            return dict(_rows_of(reading, table, rows, query))
-
-        # The locks no later than the records: a commit in between is then seen. On HBase all
-        # locks are stored at one timestamp.
-        locks = read(Kind.LOCK, 0)
-        records = read(Kind.WRITE, min((min(started) for _, _, started in entries), default=0))
+        reading = self._reading
+        lock, write = (reading.families[kind] for kind in (Kind.LOCK, Kind.WRITE))
+        first = min((min(started) for _, _, started in entries), default=0)
+        # Together: of a row that is committed meanwhile either the locks or the records are seen.
+        # On HBase all locks are stored at one timestamp.
+        query = reading.both(
+            reading.everything(lock, 0, reading.max_ts),
+            reading.everything(write, first, reading.max_ts),
+        )
+        stored = dict(_rows_of(reading, table, (row for _, row, _ in entries), query))
         found = []
         for ts, row, started in entries:
+            entries_of = stored.get(row, {}).items()
             held = [
                 (column, start_ts, raw)
-                for (_, column), some in locks.get(row, {}).items()
+                for (family, column), some in entries_of
+                if family == lock
                 for start_ts, raw in some
                 if start_ts in started
             ]
             commits = {
                 commit_ts
-                for some in records.get(row, {}).values()
+                for (family, _), some in entries_of
+                if family == write
                 for commit_ts, raw in some
                 if (start_ts := decode_write(raw).start_ts) in started and commit_ts > start_ts
             }

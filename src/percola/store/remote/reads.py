@@ -62,6 +62,10 @@ class RowReading(ABC):
         """The query for a family's entries with `low` ≤ timestamp ≤ `high`."""
 
     @abstractmethod
+    def both(self, one: Query, other: Query) -> Query:
+        """The query for what two of `everything` ask for, of two families: for `rows` alone."""
+
+    @abstractmethod
     def rows(
         self, table: str, keys: Sequence[bytes], query: Query
     ) -> Generator[tuple[bytes, StoredRow], None, None]:

@@ -74,12 +74,16 @@ class SimulatedSharedRow(SharedRow):
 
 
 class _Query(NamedTuple):
-    """The entries of a kind between two timestamps; those of the feed alone, or all but those."""
+    """The entries of a kind between two timestamps; those of the feed alone, or all but those.
+
+    `other` is asked for in the same request.
+    """
 
     kind: Kind
     is_feed: bool
     low: int
     high: int
+    other: _Query | None = None
 
 
 class SimulatedRows(RowReading):
@@ -94,6 +98,9 @@ class SimulatedRows(RowReading):
 
     def everything(self, family: tuple[Kind, bool], low: int, high: int) -> _Query:
         return _Query(*family, low, high)
+
+    def both(self, one: _Query, other: _Query) -> _Query:
+        return one._replace(other=other)
 
     def rows(
         self, table: str, keys: Sequence[bytes], query: _Query
@@ -139,14 +146,15 @@ class SimulatedRows(RowReading):
 
     def _row(self, table: str, key: bytes, query: _Query) -> StoredRow:
         cells, _ = self._process.world.store.scan_kind(query.kind, table, key, key + b"\0")
-        return next((row for _, row in _stored(cells, query)), {})
+        row = next((row for _, row in _stored(cells, query)), {})
+        return row if query.other is None else row | self._row(table, key, query.other)
 
 
 def _stored(
     cells: Sequence[tuple[Cell, int, bytes]], query: _Query
 ) -> Iterator[tuple[bytes, StoredRow]]:
     """The rows of what a walk of the memory store has found, as far as they are asked for."""
-    kind, is_feed, low, high = query
+    kind, is_feed, low, high, _ = query
     for key, entries in itertools.groupby(cells, key=lambda one: one[0].row):
         row: StoredRow = {}
         for cell, ts, value in entries:
