@@ -349,8 +349,7 @@ def _count_together(ahead: Sequence[ChangedRow], most: int, last: int) -> int:
 
     They are whole commits in which no row changes twice: as the feed lists all changes, none of
     these rows changed between the first commit and its own, and none changes again up to the last
-    one. Or they are of one commit. `ahead` has one more change if there is one; `last` is the
-    commit of the change before these.
+    one. Or they are of one commit. `last` is the commit of the change before these.
     """
     first, rows = ahead[0].commit_ts, set[bytes]()
     whole = 0
@@ -360,8 +359,6 @@ def _count_together(ahead: Sequence[ChangedRow], most: int, last: int) -> int:
         if at == most or one.row in rows:
             break
         rows.add(one.row)
-    else:
-        whole = len(ahead)
     if whole and first != last:
         return whole
     return sum(1 for one in ahead[:most] if one.commit_ts == first)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from stores import (
 from percola import LockTimeoutError, Repository, feed, observer
 from percola.cells import INLINE_BYTES, Cell, Kind
 from percola.observers.worker import Worker
+from percola.store.base import CellState, OneStepStore
 
 
 @dataclass
@@ -104,6 +105,57 @@ def test_a_part_of_the_columns_may_be_asked_for_and_every_change_is_reported_all
         ("b", ("note",)),
     ]
     assert [values(one) for one in found] == [{"bal": 1, "tag:x": "y"}, {}]
+
+
+class Reads(PassingStore):
+    """Notes of how many rows each read names."""
+
+    def __init__(self, inner: OneStepStore) -> None:
+        super().__init__(inner)
+        self.rows: list[int] = []
+
+    def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
+        self.rows.append(len({cell.row for cell in cells}))
+        return self.inner.read(cells, ts)
+
+    def scan_rows(
+        self, table: str, rows: Sequence[bytes], ts: int, **more: Any
+    ) -> dict[bytes, list[tuple[Cell, CellState]]]:
+        found = self.inner.scan_rows(table, rows, ts, **more)
+        self.rows.append(len(found))
+        return found
+
+
+WANTED = pytest.mark.parametrize(
+    "wanted", [None, [(bal.key, False), (note.key, False)]], ids=["all-columns", "by-name"]
+)
+
+
+@WANTED
+def test_a_thousand_commits_are_read_in_a_dozen_calls(repo: Repository, wanted: Any) -> None:
+    for number in range(1000):
+        with repo.transaction() as t:
+            t.set(bal, f"r{number % 900}", number)
+    reads = Reads(repo.context.store)  # type: ignore[arg-type]
+    upto = feed.settled(repo, bank)
+    found = list(feed.read_changes(reads, bank.name, 0, upto, wanted=wanted, before=True))
+    assert [one.values[bal.key] for one in found] == [b"%d" % each for each in range(1000)]
+    assert [one.before for one in found[:900]] == [{}] * 900
+    assert [one.before for one in found[900:]] == [{bal.key: b"%d" % at} for at in range(100)]
+    assert sum(reads.rows) == 2 * 1000 and len(reads.rows) <= 2 * 12
+
+
+@WANTED
+def test_of_large_rows_few_are_in_memory_at_once(repo: Repository, wanted: Any) -> None:
+    for number in range(12):
+        with repo.transaction() as t:
+            for half in ("a", "b"):
+                t.set(note, f"{number}{half}", half * 2**20)
+    reads = Reads(repo.context.store)  # type: ignore[arg-type]
+    upto = feed.settled(repo, bank)
+    found = list(feed.read_changes(reads, bank.name, 0, upto, wanted=wanted))
+    assert len(found) == sum(reads.rows) == 24
+    assert max(reads.rows) <= 4
 
 
 def test_what_percola_writes_for_itself_is_no_change(repo: Repository) -> None:

@@ -341,8 +341,8 @@ def block(row: bytes, entry: Entry) -> bytes:
     return struct.pack(">i", len(cell)) + cell
 
 
-ENTRIES = st.builds(
-    Entry, st.sampled_from((b"d", b"w")), st.binary(max_size=5), st.integers(0, 99), st.binary()
+ENTRIES = st.tuples(
+    st.sampled_from((b"d", b"w")), st.binary(max_size=5), st.integers(0, 99), st.binary()
 )
 
 

@@ -26,7 +26,7 @@ class Shared(SharedRow):
     def _read(self) -> dict[bytes, int]:
         row: dict[bytes, int] = {}
         for _, entries in rows_of(self._calls.get(SHARED_TABLE, [get(ROW, [_EVERYTHING], 1)])):
-            row = {entry.column: entry.ts for entry in entries}
+            row = {column: ts for _, column, ts, _ in entries}
         return row
 
     def _put(self, column: bytes, ts: int) -> None:

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from percola.cells import Kind
 from percola.errors import DamagedRecordError
@@ -252,13 +252,8 @@ _KEY: Final = struct.Struct(">iiih")
 _LONG: Final = struct.Struct(">q")
 
 
-class Entry(NamedTuple):
-    """An HBase cell."""
-
-    family: bytes
-    column: bytes
-    ts: int
-    value: bytes
+Entry: TypeAlias = tuple[bytes, bytes, int, bytes]
+"""An HBase cell: family, column, timestamp, value. A plain tuple, as reads make so many of them."""
 
 
 def rows_of(block: bytes) -> Iterator[tuple[bytes, list[Entry]]]:
@@ -281,7 +276,7 @@ def rows_of(block: bytes) -> Iterator[tuple[bytes, list[Entry]]]:
         begin += family_size
         tail = at + 12 + key_size
         ts = _LONG.unpack_from(block, tail - 9)[0]
-        found.append(Entry(family, block[begin : tail - 9], ts, block[tail : tail + value_size]))
+        found.append((family, block[begin : tail - 9], ts, block[tail : tail + value_size]))
         at += 4 + size
     if row is not None:
         yield row, found
