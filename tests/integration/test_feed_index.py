@@ -234,7 +234,7 @@ def test_parts_of_a_backlog_are_read_together_and_come_in_order(
 
     monkeypatch.setattr(ground.store._reading, "rows", meet)
     upto = feed.settled(repo, bank)
-    assert len(first) == 8, "for locks and for records of four parts"
+    assert len(first) == 4, "for locks and records of four parts"
     first.clear()
     assert listed(repo, start, upto) == commits
     assert len(first) >= 4
