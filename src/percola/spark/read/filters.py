@@ -10,6 +10,10 @@ than all numbers), the row passes.
 
 Spark pushes filters down only if `spark.sql.python.filterPushdown.enabled` is set
 (`percola.spark.configure` sets it), and otherwise refuses a reader that supports them.
+
+Spark keeps the plan that `pushFilters` leads to with the relation, that is, with what one `load`
+has returned. It uses it again, without asking, for scans of the relation that push nothing down,
+and for all scans of one query: users have to load a table for each use.
 """
 
 from __future__ import annotations
