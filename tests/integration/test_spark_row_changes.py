@@ -16,7 +16,7 @@ from spark_processes import kill_all, python_workers
 from stores import in_thread
 
 import percola
-from percola import DATE, INT64, Repository, Table
+from percola import DATE, INT64, JSON, Repository, Table
 from percola.cells import Kind, Op, decode_write
 from percola.maintenance.check import check
 from percola.store.walks import scan_writes, walk_kind
@@ -33,6 +33,11 @@ length = blobs.column("length", int)
 
 days = Table("days", rows=DATE)
 turnover = days.column("turnover", INT64)
+
+facts = Table("facts")
+word = facts.column("word", str)
+value = facts.column("value", JSON)
+more = facts.family("more", JSON)
 
 Wait = Callable[..., object]
 Rows = dict[str, tuple[str | None, float | None]]
@@ -203,6 +208,31 @@ def test_a_table_whose_rows_are_bytes_is_updated(spark: SparkSession, tmp_path: 
         spark.sql(f"DELETE FROM {catalog}.blobs WHERE row = X'0002'")
         with repo.snapshot() as after:
             assert {one.key: one[length] for one in after.scan(blobs)} == {b"\0\1": 6}
+
+
+def test_json_that_stays_is_not_encoded_again(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark writes the digits of a decimal, of which Python's float has only some."""
+    with percola.open(tmp_path / "facts", schema=[facts]) as repo:
+        frame = spark.sql(
+            "SELECT 'a' row, 'x' word, named_struct('n', 0.12345678901234567890BD) value, "
+            "map('k', named_struct('n', 0.00001BD)) more"
+        )
+        frame.write.format("percola").mode("append").option("table", "facts").save(repo.address)
+        catalog = new_catalog(spark, repo.address)
+        spark.sql(f"UPDATE {catalog}.facts SET word = 'y'")
+        found = spark.table(f"{catalog}.facts").first()
+        assert found is not None
+        assert found.asDict() == {
+            "row": "a",
+            "word": "y",
+            "value": '{"n":0.1234567890123456789}',
+            "more": {"k": '{"n":0.00001}'},
+        }
+        assert len(list(repo.versions(value, "a"))) == 1
+        assert len(list(repo.versions(more["k"], "a"))) == 1
+        spark.sql(f"""UPDATE {catalog}.facts SET value = '{{"n": 2}}', more = map('k', '3')""")
+        assert repo.snapshot().get(value, "a") == {"n": 2}
+        assert repo.snapshot().get(more["k"], "a") == 3
 
 
 # --- What fails -------------------------------------------------------------------------

@@ -16,10 +16,10 @@ by somebody else fails the job.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql.types import StructType
+from pyspark.sql.types import DataType, MapType, StringType, StructType
 
 from percola.errors import UsageError
 from percola.repository import Repository
@@ -50,6 +50,12 @@ class ChangeEncoder:
             table, written, options.row_column, limits=repo.context.store.limits
         )
         members = self._encoder.members
+        names = written.fieldNames()
+        self._texts = [
+            (names.index(one.name), one)
+            for one in members
+            if one.codec.name == "json" and _is_text(written[one.name].dataType)
+        ]
         self._columns = {one.key for one in members if isinstance(one, Column)}
         self._prefixes = tuple(one.prefix for one in members if isinstance(one, Family))
 
@@ -61,11 +67,30 @@ class ChangeEncoder:
         """
         rows = self._encoder.encode(batch)
         kinds = batch.column(batch.num_columns - 1).to_pylist()
-        before = self._reader.rows([one.row for one in rows])
+        stored = self._reader.rows([one.row for one in rows])
+        before = [stored[one.row] for one in rows]
+        same = self._same_texts(batch, before)
         return [
-            self._changes(kind, one.row, before[one.row], one.cells)
-            for kind, one in zip(kinds, rows, strict=True)
+            self._changes(kind, one.row, was, {**one.cells, **kept})
+            for kind, one, was, kept in zip(kinds, rows, before, same, strict=True)
         ]
+
+    def _same_texts(
+        self, batch: pa.RecordBatch, before: Sequence[Mapping[bytes, bytes]]
+    ) -> list[dict[bytes, bytes]]:
+        """The JSON whose text is what the row had: if it is encoded again, digits may be lost."""
+        found: list[dict[bytes, bytes]] = [{} for _ in before]
+        for at, member in self._texts:
+            values = batch.column(at).to_pylist()
+            for kept, was, value in zip(found, before, values, strict=True):
+                if isinstance(member, Family):
+                    texts = {member[name].key: text for name, text in value or ()}
+                else:
+                    texts = {member.key: value}
+                for column, text in texts.items():
+                    if text is not None and was.get(column) == text.encode():
+                        kept[column] = was[column]
+        return found
 
     def _changes(
         self,
@@ -93,3 +118,7 @@ class ChangeEncoder:
     def _is_written(self, column: bytes) -> bool:
         """Whether the rows have a Spark column for it."""
         return column in self._columns or column.startswith(self._prefixes)
+
+
+def _is_text(kind: DataType) -> bool:
+    return isinstance(kind.valueType if isinstance(kind, MapType) else kind, StringType)
