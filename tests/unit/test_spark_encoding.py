@@ -151,6 +151,24 @@ def test_narrower_types_text_json_and_bytes_rows() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("text", "stored"),
+    [
+        ('{"n": 0.12345678901234567890}', '{"n":0.12345678901234567890}'),
+        (
+            '[{"é": [1.00000000000000000001, 2.50, 3]}, null]',
+            '[{"é":[1.00000000000000000001,2.5,3]},null]',
+        ),
+        ("1e-400", "1E-400"),
+        ("1e-9999999999999999999", "0.0"),
+        ("1.10", "1.1"),
+    ],
+)
+def test_json_text_keeps_digits_that_no_float_has(text: str, stored: str) -> None:
+    [found] = encode("row string, meta string", [("a", text)])
+    assert found.cells == {b"meta": stored.encode()}
+
+
 def test_nulls_leave_alone_or_delete_and_the_delete_column_clears() -> None:
     kinds = "row string, title string, size int, links map<string,string>, gone boolean"
     rows = [
@@ -189,6 +207,8 @@ def test_a_slice_of_a_batch_is_encoded_as_what_it_is() -> None:
         ("row string, size int", (None, 1), "The column 'row' is null in a row"),
         ("row string, size int", ("", 1), "is empty in a row .* of at least one character"),
         ("row string, meta string", ("a", "{"), r"docs.meta of 'a' should be JSON, but is '\{'"),
+        ("row string, meta string", ("a", "[1e400]"), r"docs.meta of 'a' should be JSON"),
+        ("row string, meta string", ("a", "[NaN, 0.12345678901234567890]"), "should be JSON"),
         ("row string, meta double", ("a", float("nan")), "docs.meta of 'a' should be JSON"),
         ("row string, links map<string,string>", ("a", {"": "x"}), "cannot name a column"),
         ("row string, links map<string,string>", ("a", {"q" * 120: "x"}), "at most 112"),

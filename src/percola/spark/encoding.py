@@ -17,6 +17,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
@@ -252,8 +253,10 @@ def _encode(
         text = _json_text(kind)
         exact: Codec[Any] = Codec("json", lambda value: text(value).encode(), JSON.decode)
         return _encode_each(exact, _same, array, place)
-    plain = _from_text if isinstance(kind, StringType) else _to_json(kind)
-    return _encode_each(JSON, plain, array, place)
+    if isinstance(kind, StringType):
+        written: Codec[Any] = Codec("json", _json_of_text, JSON.decode)
+        return _encode_each(written, _same, array, place)
+    return _encode_each(JSON, _to_json(kind), array, place)
 
 
 def _encode_each(
@@ -328,8 +331,34 @@ def _as_bytes(array: pa.Array) -> list[bytes | None]:
     return array.to_pylist()  # type: ignore[no-any-return]
 
 
-def _from_text(text: str) -> Any:
-    return json.loads(text)
+def _json_of_text(text: str) -> bytes:
+    """JSON as the codec encodes it, but with every digit of a number that no float has."""
+    value = json.loads(text, parse_float=_exact)
+    try:
+        return JSON.encode(value)
+    except TypeError:  # A decimal.
+        return _exact_text(value).encode()
+
+
+def _exact(text: str) -> float | decimal.Decimal:
+    number = float(text)
+    if math.isinf(number):
+        return number  # An error for the codec.
+    try:
+        exact = decimal.Decimal(text)
+    except decimal.InvalidOperation:  # An exponent of more than 18 digits.
+        return number
+    return number if exact == decimal.Decimal(repr(number)) else exact
+
+
+def _exact_text(value: Any) -> str:
+    if isinstance(value, decimal.Decimal):
+        return str(value)
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{_quoted(key)}:{_exact_text(one)}' for key, one in value.items())}}}"
+    if isinstance(value, list):
+        return f"[{','.join(map(_exact_text, value))}]"
+    return JSON.encode(value).decode()
 
 
 def _to_json(kind: DataType) -> Callable[[Any], Any]:
