@@ -389,6 +389,8 @@ _OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<html>"
         (_RESPONSE + f"WARC-Target-URI: dns:a.org\r\nWARC-Date: {DATE}", _OK, Rejection.NOT_HTTP),
         (_RESPONSE + _URL + "WARC-Date: yesterday", _OK, Rejection.BAD_DATE),
         (_RESPONSE + _URL + "WARC-Date: 20240102030405", _OK, Rejection.BAD_DATE),
+        (_RESPONSE + _URL + "WARC-Date: 0001-01-01T00:00:00Z", _OK, Rejection.BAD_DATE),
+        (_RESPONSE + _URL + "WARC-Date: 9999-12-31T23:59:59Z", _OK, Rejection.BAD_DATE),
         (_RESPONSE + _URL + "X-No-Date: 1", _OK, Rejection.BAD_DATE),
         (_RESPONSE + _URL + f"WARC-Date: {DATE}", b"no status\r\n\r\nx", Rejection.NOT_HTTP),
         (_RESPONSE + _URL + f"WARC-Date: {DATE}", b"", Rejection.NOT_HTTP),

@@ -101,6 +101,8 @@ _USUAL_DIGEST = re.compile(
     r"sha1:(?:[A-Z2-7]{32}|[0-9a-f]{40})|sha256:[0-9a-f]{64}|md5:[0-9a-f]{32}"
 )
 _SPACE_OR_CONTROL = re.compile(r"[\x00-\x20\x7f]")
+# Four digits, as captures are ordered by their dates' text, and a year left for when they are due.
+_YEARS = range(1000, 9999)
 
 
 class Rejection(StrEnum):
@@ -462,7 +464,10 @@ def _date(record: WarcRecord, header: str = "WARC-Date") -> datetime:
             raise ValueError
         date = datetime.fromisoformat(text.strip())
         # The standard knows UTC only; a date that leaves its zone out means that.
-        return date.replace(tzinfo=UTC) if date.tzinfo is None else date.astimezone(UTC)
+        date = date.replace(tzinfo=UTC) if date.tzinfo is None else date.astimezone(UTC)
+        if date.year not in _YEARS:
+            raise ValueError
+        return date
     except (ValueError, OverflowError):
         raise _UnusableError(Rejection.BAD_DATE, f"its {header} is {text[:60]!r}") from None
 
