@@ -86,7 +86,7 @@ def test_the_rows_of_a_host_are_those_of_its_pages_and_no_others() -> None:
     "name", ["", "a b", "www.example.com/path", "www.example.com:80 80", "a:81"]
 )
 def test_what_is_no_host_is_refused(name: str) -> None:
-    with pytest.raises(BadUrlError):
+    with pytest.raises(BadUrlError, match=f"^{name!r} is not the name of a host"):
         host_rows(name)
 
 

@@ -131,6 +131,10 @@ def test_search_can_be_limited_in_number_host_and_language(worked_off: Path) -> 
     found = call("search", "--repo", worked_off, *options, "Apache").json
     assert found["total"] == len(found["hits"]) >= 10
     assert {(hit["host"], hit["language"]) for hit in found["hits"]} == {("httpd.apache.org", "ko")}
+    shouted = ("--host", "HTTPD.Apache.org.", "--language", "KO", *options[4:])
+    assert call("search", "--repo", worked_off, *shouted, "Apache").json == found
+    wrong = call("search", "--repo", worked_off, "--host", "https://httpd.apache.org/", "Apache")
+    assert is_error(wrong, "is not the name of a host, as in 'www.example.com'")
 
 
 def test_search_leaves_out_words_with_a_dash(worked_off: Path) -> None:

@@ -48,7 +48,7 @@ from webindex.crawl.warc import NotAWarcError
 from webindex.errors import WebindexError
 from webindex.incomplete import refuse_half_built
 from webindex.load.resources import keeps_resources
-from webindex.page.urls import BadUrlError
+from webindex.page.urls import BadUrlError, host_named
 from webindex.reports import tell, without_snippets
 from webindex.reports.summary import summarise
 from webindex.serving.base import Runner, SearchResults, ServingError
@@ -381,12 +381,14 @@ def search(
 ) -> None:
     """Search the index: all words, "phrases", -without."""
     query = " ".join(words)
+    if host is not None:
+        host = host_named(host)
     with open_repository(repo) as opened, open_index(opened, create=True) as index:
         results = index.search(
             query,
             limit=limit,
             host=host,
-            language=language,
+            language=language.lower() if language is not None else None,
             since=since.date() if since is not None else None,
             newest=newest,
             partly=True,

@@ -31,6 +31,7 @@ from webindex.page.urls import (
     MAX_ROW_BYTES,
     BadUrlError,
     host,
+    host_named,
     host_rows,
     normalise,
     page_row,
@@ -98,8 +99,7 @@ def scope_of(kind: Kind, text: str) -> Scope:
             normalised, it would cover other pages.
     """
     if kind == "host":
-        host_rows(text)
-        return Scope(kind, host(normalise(f"https://{text}/")))
+        return Scope(kind, host_named(text))
     url = normalise(text)
     if kind == "prefix" and url not in (text, f"{text}/"):
         raise BadUrlError(

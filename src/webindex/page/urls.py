@@ -34,6 +34,7 @@ __all__ = [
     "TRACKING_PREFIXES",
     "BadUrlError",
     "host",
+    "host_named",
     "normalise",
     "page_id",
     "page_row",
@@ -197,12 +198,25 @@ def host_rows(name: str) -> list[str]:
     Raises:
         BadUrlError: `name` is no host.
     """
-    key = surt(normalise(f"https://{name}/")).removesuffix(")/")
-    if ":" in key.rpartition("]")[2] or "/" in key:
-        raise BadUrlError(f"{name[:_SHOWN]!r} is not the name of a host, as in 'www.example.com'.")
+    key = surt(f"https://{host_named(name)}/").removesuffix(")/")
     return [
         f"{byte:02x}/{key}{end}" for byte in range(256) for end in (")", ":", "+http)", "+http:")
     ]
+
+
+def host_named(name: str) -> str:
+    """Return a host as `host` does, whose name a user wrote: in capitals, or in Unicode.
+
+    Raises:
+        BadUrlError: `name` is no host.
+    """
+    try:
+        _, found, port, rest = _split(normalise(f"https://{name}/"))
+    except BadUrlError:
+        found = port = rest = ""
+    if not found or port is not None or rest:
+        raise BadUrlError(f"{name[:_SHOWN]!r} is not the name of a host, as in 'www.example.com'.")
+    return found
 
 
 def host(url: str) -> str:
