@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import re
 import tracemalloc
 import zlib
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -37,6 +39,17 @@ def saved(tmp_path: Path):
 
 
 # --- what a capture holds ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spell", [bytes.lower, bytes.upper])
+def test_names_of_warc_fields_may_be_in_any_case(saved, spell: Callable[[bytes], bytes]) -> None:
+    crawl = Crawl(gzip=False)
+    crawl.add("https://example.org/", page(1) + b"\r\nwarc-type: in the page\r\n")
+    header, *rest = crawl.data.partition(b"\r\n\r\n")
+    names = re.compile(rb"^[A-Za-z-]+:", re.MULTILINE)
+    data = names.sub(lambda name: spell(name[0]), header) + b"".join(rest)
+    [expected] = captures(read_captures(saved(crawl.data, "usual.warc")))
+    assert list(read_captures(saved(data, "crawl.warc"))) == [expected]
 
 
 @pytest.mark.parametrize("compressed", [True, False])

@@ -20,7 +20,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -101,6 +101,11 @@ _USUAL_DIGEST = re.compile(
     r"sha1:(?:[A-Z2-7]{32}|[0-9a-f]{40})|sha256:[0-9a-f]{64}|md5:[0-9a-f]{32}"
 )
 _SPACE_OR_CONTROL = re.compile(r"[\x00-\x20\x7f]")
+_WARC_HEADER = re.compile(rb".*?\r?\n\r?\n", re.DOTALL)
+# FastWARC knows these by this spelling only, but to the standard small letters are the same, and
+# the crate `warc` for Rust writes them.
+_SPELT = {name.lower(): name for name in (b"WARC-Type:", b"Content-Type:", b"Content-Length:")}
+_TO_SPELL = re.compile(b"|".join(rb"^" + name for name in _SPELT), re.IGNORECASE | re.MULTILINE)
 # Four digits, as captures are ordered by their dates' text, and a year left for when they are due.
 _YEARS = range(1000, 9999)
 
@@ -318,6 +323,7 @@ def _capture(
 ) -> Record | str:
     """Parse one record, or return the name of a kind that is skipped."""
     url: str | None = None
+    frame = _spelt(frame)
     try:
         record = _open(frame.data)
         kind = record.record_type
@@ -420,6 +426,17 @@ def _open(data: bytes) -> WarcRecord:
         return WarcRecord.from_bytes(data)
     except OSError as error:
         raise _UnusableError(Rejection.DAMAGED, str(error)) from error
+
+
+def _spelt(frame: Frame) -> Frame:
+    """The frame with the names of its WARC fields as FastWARC knows them."""
+    header = _WARC_HEADER.match(frame.data)
+    if header is None:
+        return frame
+    spelt = _TO_SPELL.sub(lambda name: _SPELT[name[0].lower()], header[0])
+    if spelt == header[0]:
+        return frame
+    return replace(frame, data=spelt + frame.data[header.end() :])
 
 
 def _check_digest(record: WarcRecord) -> None:
