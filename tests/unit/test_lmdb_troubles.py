@@ -179,6 +179,20 @@ def open_as_nobody(pipe: Connection, folder: Path) -> list[str]:
     return errors
 
 
+def test_a_repository_of_another_user_is_not_said_to_be_damaged() -> None:
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place) / "repo"
+        percola.open(folder, schema=[docs]).close()
+        Path(place).chmod(0o755)
+        folder.chmod(0o700 if os.getuid() == 0 else 0)
+        try:
+            with Child(open_as_nobody, folder) as child:
+                errors = child.hear()
+        finally:
+            folder.chmod(0o755)
+        assert errors == [f"The repository {folder} cannot be used: Permission denied."] * 2
+
+
 def test_a_folder_that_may_not_be_written_is_one_clear_error() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "repo"

@@ -107,6 +107,10 @@ def _describe(folder: Path, durability: str | None, *, create: bool) -> dict[str
         return _found(folder, durability, create=create)
     except NotADirectoryError:
         raise NotARepositoryError(f"{folder} is a file; a repository is a folder.") from None
+    except PermissionError as error:
+        raise RepositoryError(
+            f"The repository {folder} cannot be used: {error.strerror}."
+        ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise NotARepositoryError(
             f"{path} is there, but it is not readable as a repository's description ({error}). "
