@@ -111,7 +111,7 @@ class Summary:
             waiting = f"{self.unresolved:,}: they refer to captures that were not loaded"
             rows.append(("Revisits not resolved", waiting))
         if self.cut:
-            rows.append(("Cut off", f"{self.cut:,} captures of long pages"))
+            rows.append(("Cut off", f"{count(self.cut, 'capture')} of long pages"))
         if self.pdfs:
             rows.append(("PDF documents read", pdf_documents(self.pdfs, self.unread_pdfs)))
         if self.latency is not None:
