@@ -102,8 +102,7 @@ _USUAL_DIGEST = re.compile(
 )
 _SPACE_OR_CONTROL = re.compile(r"[\x00-\x20\x7f]")
 _WARC_HEADER = re.compile(rb".*?\r?\n\r?\n", re.DOTALL)
-# FastWARC knows these by this spelling only, but to the standard small letters are the same, and
-# the crate `warc` for Rust writes them.
+# FastWARC knows these by this spelling only, but to the standard small letters are the same.
 _SPELT = {name.lower(): name for name in (b"WARC-Type:", b"Content-Type:", b"Content-Length:")}
 _TO_SPELL = re.compile(b"|".join(rb"^" + name for name in _SPELT), re.IGNORECASE | re.MULTILINE)
 # Four digits, as captures are ordered by their dates' text, and a year left for when they are due.
