@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import sys
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -311,7 +312,10 @@ def test_of_too_many_rows_each_part_has_the_order_and_none_is_missed(
             assert sum(a < b for a, b in itertools.pairwise(values)) <= 5
 
 
-@pytest.mark.parametrize("order", [lambda t, rows: 1 / 0, lambda t, rows: ["row3", "unknown"]])
+@pytest.mark.parametrize(
+    "order",
+    [lambda t, rows: 1 / 0, lambda t, rows: ["row3", "unknown"], lambda t, rows: sys.exit(1)],
+)
 def test_an_order_that_fails_or_leaves_rows_out_leaves_none_undone(
     ground: Ground, order: object
 ) -> None:

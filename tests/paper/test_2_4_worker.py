@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections import Counter
@@ -383,16 +384,33 @@ def test_a_worker_leaves_notifications_of_columns_that_others_observe(
     assert repo.snapshot().get_many([(size, "a"), (size, "b")]) == [4, -1]
 
 
-def test_an_observer_that_exits_its_thread_counts_as_failing(repo: Repository) -> None:
-    """Else the worker would silently lose a thread for each."""
+class NoException(BaseException):
+    """As libraries have them: it passes `except Exception`."""
 
-    @observer(contents)
+
+LEAVING = [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError, NoException]
+
+
+@pytest.mark.parametrize("batch", [1, 64])
+@pytest.mark.parametrize("kind", LEAVING)
+def test_an_observer_that_exits_its_thread_counts_as_failing(
+    repo: Repository, kind: type[BaseException], batch: int, wait_until: Callable[..., object]
+) -> None:
+    """Else the worker would silently lose a thread for each, and wait for ever."""
+
+    @observer(contents, batch=batch)
     def leaves(t: Transaction, row: str) -> None:
-        raise SystemExit(1)
+        if row != "b":
+            raise kind
 
     write(repo, "a", "b", "c")
-    Worker(repo, [leaves], threads=1, attempts=1).run_until_idle()
-    assert len(list(failures(repo))) == 3
+    worker = Worker(repo, [leaves], threads=1, attempts=1)
+    worker.start()
+    try:
+        wait_until(worker.is_idle)
+        assert sorted(one.cell.row for one in failures(repo)) == [b"a", b"c"]
+    finally:
+        worker.stop()
 
 
 def test_a_worker_settles_what_the_dead_left_without_being_asked(

@@ -67,6 +67,9 @@ def with_repo(repo):
     assert list(repo.schema)
     return measure
 
+def leaves():
+    raise SystemExit(0)
+
 def broken():
     raise RuntimeError("no settings\\nfound")
 
@@ -495,6 +498,7 @@ def test_a_worker_serves_its_metrics(
         ("app:MIXED", ("'look' is not an observer",)),
         ("app:TWICE", ("Two observers are named 'measure'",)),
         ("app:broken", ("app:broken raised RuntimeError: no settings", "app.py, line")),
+        ("app:leaves", ("app:leaves raised SystemExit: 0", "app.py, line")),
         ("app:text", ("'observers' (str)",)),
     ],
 )

@@ -99,7 +99,7 @@ def _call(target: str, function: Any, repo: Repository) -> object:
     needed = [one for one in parameters if one.default is one.empty and one.kind in _POSITIONAL]
     try:
         return function(repo) if needed else function()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"{target} raised {_raised(error)}.") from error
 
 

@@ -390,7 +390,7 @@ class Runner:
             if run.is_given_up():
                 raise GivenUpError from None
             raise
-        except (Exception, SystemExit):
+        except BaseException:  # Such as asyncio.CancelledError: it is the function's.
             if run.is_given_up():
                 raise GivenUpError from None
             story = traceback.format_exc()
@@ -460,7 +460,7 @@ class Runner:
             raise GivenUpError from None
         except GivenUpError:
             raise
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
             # Whether a row's run raised it, and nothing shared with other rows: not the commit, nor
             # the look for the next row, nor, on a network store, reading ahead.
             called = run.called and self._context.prefetch is None

@@ -401,7 +401,7 @@ class Scanner:
                     rows = [encode(row) for row in one.order(now, [decode(row) for row in mine])]
             except StoreError:
                 raise
-            except Exception:
+            except BaseException:  # As in `Runner`: else the thread would end.
                 log.warning("observer %s cannot order its rows", one.name, exc_info=True)
                 continue
             first |= {mine[row]: ahead[mine[row]] for row in rows if row in mine}
