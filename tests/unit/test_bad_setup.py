@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -293,6 +294,10 @@ for _name, _bad in (
     ("timeout", 0),
     ("rescan", 0),
     ("sweep", -5),
+    ("timeout", math.inf),
+    ("rescan", math.inf),
+    ("collect", math.inf),
+    ("report", math.inf),
 ):
     OBSERVERS[f"{_name}={_bad}"] = (
         ConflictingOptionsError,

@@ -62,6 +62,7 @@ _REMEMBERED: Final = 10_000
 _TOGETHER: Final = 64
 _FIRST_REACHED: Final = 16
 _CROWD: Final = 8
+_LONGEST: Final = 1_000_000_000  # Seconds; a thread cannot wait for an infinite time.
 
 Row = tuple[str, bytes]
 """A table's name and an encoded row."""
@@ -116,15 +117,17 @@ class WorkerOptions:
                     f"A worker's {name} must be at least 1, not {getattr(self, name)}."
                 )
         for name in ("first_wait", "longest_wait", "timeout", "rescan", "sweep", "collect"):
-            if not getattr(self, name) > 0:
+            if not 0 < getattr(self, name) <= _LONGEST:
                 raise ConflictingOptionsError(
-                    f"A worker's {name} must be more than 0 seconds, not {getattr(self, name)}."
+                    f"A worker's {name} must be more than 0 seconds, and at most {_LONGEST:,}, not "
+                    f"{getattr(self, name)}."
                 )
         for name in ("survey", "report"):
             value = getattr(self, name)
-            if value is not None and not value > 0:
+            if value is not None and not 0 < value <= _LONGEST:
                 raise ConflictingOptionsError(
-                    f"A worker's {name} must be None or more than 0 seconds, not {value}."
+                    f"A worker's {name} must be None or more than 0 seconds, and at most "
+                    f"{_LONGEST:,}, not {value}."
                 )
         if self.retention is not None and not self.retention >= 0:
             raise ConflictingOptionsError(
