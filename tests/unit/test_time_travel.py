@@ -272,6 +272,9 @@ def test_commands_read_at_a_time_and_say_how_exact_that_is(folder: Path) -> None
     [
         ("2200-01-01", "There is no snapshot at 2200-01-01T00:00:00 yet"),
         ("2020-01-01T10:00+02:00", "has no log of times yet"),
+        ("0001-01-01T00:00+14:00", "has no log of times yet"),
+        ("9999-12-31T23:59-14:00", "There is no snapshot at 9999-12-31T23:59:00-14:00 yet"),
+        ("0001-01-01", "No snapshot can be found at 0001-01-01T00:00:00 in local time"),
     ],
 )
 def test_a_time_that_cannot_be_read_is_one_sentence(folder: Path, at: str, words: str) -> None:

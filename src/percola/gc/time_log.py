@@ -223,9 +223,16 @@ def _datetime(wall: int) -> datetime:
 
 
 def _milliseconds(when: datetime) -> int:
-    """The time in whole milliseconds since the epoch, rounded down."""
-    elapsed = when.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
-    return elapsed // timedelta(milliseconds=1)
+    """The time in whole milliseconds since the epoch, rounded down.
+
+    Raises UsageError for a local time that is outside of the years 1 to 9999 in UTC.
+    """
+    try:
+        zoned = when if when.utcoffset() is not None else when.astimezone()
+    except (OverflowError, ValueError):
+        raise UsageError(f"No snapshot can be found at {when.isoformat()} in local time.") from None
+    # A time with a zone is not converted to UTC: it may be outside of these years there.
+    return (zoned - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
 
 
 # --- Retention --------------------------------------------------------------------------
