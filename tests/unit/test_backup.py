@@ -451,6 +451,22 @@ def run_out_of_room(pipe: Connection, folder: Path, what: str, target: Path) -> 
     repo.close()
 
 
+def find_no_room(pipe: Connection, folder: Path, target: Path) -> None:
+    with percola.open(folder, TABLES) as repo:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10, resource.RLIM_INFINITY))
+        with pytest.raises(StoreFullError, match="File too large"):
+            backup(repo, target)
+
+
+def test_a_disk_without_any_room_leaves_nothing_behind(folder: Path, tmp_path: Path) -> None:
+    """What is buffered then is written once more when the file is closed."""
+    percola.open(folder, TABLES).close()
+    before = left_in(tmp_path)
+    with Child(find_no_room, folder, tmp_path / "target") as child:
+        child.hear()
+    assert left_in(tmp_path) == before
+
+
 @pytest.mark.parametrize("what", ["backup", "restore"])
 def test_a_full_disk_leaves_nothing_behind(folder: Path, tmp_path: Path, what: str) -> None:
     with percola.open(folder, TABLES) as repo:

@@ -231,10 +231,10 @@ def _new_file(path: Path) -> Iterator[IO[bytes]]:
     with _refusing(f"No backup can be written to {path}"):
         file = open(temporary, "xb")  # noqa: SIM115
     try:
-        with file:
+        # Closing it writes what is still buffered, and fails again if there is no room.
+        with _refusing(f"No backup can be written to {path}"), file:
             yield file
-            with _refusing(f"No backup can be written to {path}"):
-                _sync(file)
+            _sync(file)
         with _refusing(f"No backup can be written to {path}"):
             try:
                 # Unlike a rename, a link does not replace a file created there meanwhile.
