@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ import pytest
 from children import Child, hear, say
 
 import percola
-from percola import StoreError, StoreFullError, Table
+from percola import RepositoryError, StoreError, StoreFullError, Table
 from percola.cells import Cell, Kind
 from percola.store.base import Put, RowMutation
 from percola.store.lmdb.store import LmdbStore
@@ -255,3 +256,21 @@ def test_with_little_address_space_a_store_holds_what_fits_and_then_says_why(
         entries = with_more.entries(Cell("t", b"%d" % i, b"c"), Kind.DATA, 0, 9)
         assert entries == [(1, b"%03d" % i * 350_000)]
     with_more.close()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_repository_that_was_removed_while_open_is_not_opened_again(
+    tmp_path: Path, replaced: bool
+) -> None:
+    """Its store would take commits that no other process ever sees, and that are then gone."""
+    folder, moved = tmp_path / "repo", tmp_path / "moved"
+    with percola.open(folder, [docs]) as repo:
+        repo.run(lambda t: t.set(body, "a", b"1"))
+        folder.rename(moved)
+        if replaced:
+            shutil.copytree(moved, folder)
+        with pytest.raises(RepositoryError, match="removed or replaced while this process"):
+            percola.open(folder, [docs])
+        assert folder.exists() == replaced
+    with percola.open(folder, [docs]) as again:
+        assert again.snapshot().get(body, "a") == (b"1" if replaced else None)

@@ -47,18 +47,29 @@ def folder_of(address: str) -> Path:
 
 @dataclass
 class LocalConnection(Connection):
-    """What a process has open of an LMDB repository."""
+    """What a process has open of an LMDB repository.
+
+    Attributes:
+        file: the device and the inode of the file that the store has open.
+    """
 
     folder: Path
     durability: str
     store: OneStepStore
     coordination: LocalCoordination
+    file: tuple[int, int] | None
 
     @classmethod
     def open(cls, folder: Path, durability: str | None, *, create: bool) -> LocalConnection:
         """Open it, or share what this process has open."""
 
         def check(known: LocalConnection) -> None:
+            # First of all: else a new repository would be made here, and the removed one written.
+            if known.file != _file_of(known.folder):
+                raise RepositoryError(
+                    f"The repository {folder} was removed or replaced while this process had it "
+                    "open: close its Repository objects, and open it again."
+                )
             wanted = durability or _describe(folder, durability, create=create)["durability"]
             if known.durability != wanted:
                 raise ConflictingOptionsError(
@@ -93,7 +104,16 @@ def _open(folder: Path, durability: str | None, *, create: bool) -> LocalConnect
             f"The repository {folder} cannot be used: {error.strerror}."
         ) from error
     store = LmdbStore(real / "store", durability=durability)
-    return LocalConnection(real, durability, store, coordination)
+    return LocalConnection(real, durability, store, coordination, _file_of(real))
+
+
+def _file_of(folder: Path) -> tuple[int, int] | None:
+    """The device and the inode of a repository's data file; None if there is none."""
+    try:
+        file = os.stat(folder / "store" / "data.mdb")
+    except OSError:
+        return None
+    return file.st_dev, file.st_ino
 
 
 def _describe(folder: Path, durability: str | None, *, create: bool) -> dict[str, Any]:
