@@ -251,10 +251,19 @@ def test_nothing_is_overwritten(folder: Path, tmp_path: Path) -> None:
     assert answer.code == 1 and "overwrites nothing" in answer.err
 
 
-def test_a_full_disk_is_told(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["backup", "-"], "The backup cannot be written: No space left"),
+        (["status"], "The output cannot be written: No space left"),
+        (["--json", "status"], "The output cannot be written: No space left"),
+        (["observers"], "The output cannot be written: No space left"),
+    ],
+)
+def test_a_full_disk_is_told(folder: Path, arguments: list[str], words: str) -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
-            command("--repo", folder, "backup", "-"),
+            command("--repo", folder, *arguments),
             stdout=full,
             stderr=subprocess.PIPE,
             env=environment(),
@@ -262,8 +271,23 @@ def test_a_full_disk_is_told(folder: Path) -> None:
             check=False,
         )
     assert done.returncode == 1
-    assert done.stderr.decode().startswith("Error: The backup cannot be written: No space left")
+    assert done.stderr.decode().startswith(f"Error: {words}")
     assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["status"], ["--json", "status"], ["observers"]])
+def test_without_standard_output_a_command_does_its_work(
+    folder: Path, arguments: list[str]
+) -> None:
+    """As a worker, whose supervisor may have closed it."""
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *command("--repo", folder, *arguments)],
+        stderr=subprocess.PIPE,
+        env=environment(),
+        timeout=SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_a_progress_bar_is_shown_on_a_terminal_only(folder: Path, tmp_path: Path) -> None:

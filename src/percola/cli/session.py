@@ -20,6 +20,7 @@ from percola.cli.json_output import write_json
 from percola.errors import NotARepositoryError, PercolaError
 from percola.gc.time_log import show_time
 from percola.platform import start_up
+from percola.platform.files import is_full
 from percola.repository import Repository
 from percola.schema import Table
 from percola.transactions.snapshot import Snapshot
@@ -109,6 +110,7 @@ class CommandLine(click.Group):
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, False, **extra)
         session = Session()
+        _never_go_without_output()
         _never_fail_to_encode()
         try:
             start_up.end()
@@ -128,10 +130,17 @@ class CommandLine(click.Group):
         except (click.Abort, KeyboardInterrupt):
             code = 130
         except OSError as error:
-            if error.errno != errno.EPIPE:
+            # Other files have names, and mostly errors of Percola's.
+            full = is_full(error) and error.filename is None
+            if error.errno != errno.EPIPE and not full:
                 raise
-            # The reader of the output is gone. Python would report that once more at exit.
+            # The reader of the output is gone, or its disk full. Python would report that once more
+            # at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            if full:
+                from percola.cli.display import say_error
+
+                say_error(f"The output cannot be written: {error.strerror}.")
             code = 1
         sys.exit(code if isinstance(code, int) else 0)
 
@@ -154,6 +163,13 @@ class ListByDefault(click.Group):
         if not any(text in self.commands or text in ctx.help_option_names for text in args):
             args.insert(0, "list")
         return super().parse_args(ctx, args)
+
+
+def _never_go_without_output() -> None:
+    """If standard output or error was closed, as by `>&-`, discard what is written there."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
 
 
 def _never_fail_to_encode() -> None:
