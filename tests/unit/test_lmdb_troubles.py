@@ -21,6 +21,7 @@ from children import Child, hear, say
 import percola
 from percola import RepositoryError, StoreError, StoreFullError, Table
 from percola.cells import Cell, Kind
+from percola.inspection import processes
 from percola.store.base import Put, RowMutation
 from percola.store.lmdb.store import LmdbStore
 
@@ -272,5 +273,8 @@ def test_a_repository_that_was_removed_while_open_is_not_opened_again(
         with pytest.raises(RepositoryError, match="removed or replaced while this process"):
             percola.open(folder, [docs])
         assert folder.exists() == replaced
+        if not replaced:
+            with pytest.raises(RepositoryError, match="No such file"):
+                processes(repo)
     with percola.open(folder, [docs]) as again:
         assert again.snapshot().get(body, "a") == (b"1" if replaced else None)

@@ -142,7 +142,9 @@ class LocalCoordination(Coordination):
 
     def processes(self) -> list[dict[str, object]]:
         found: list[dict[str, object]] = []
-        for path in sorted((self._folder / "live").iterdir()):
+        with using(self._folder / "live"):  # The folder may have been removed.
+            paths = sorted((self._folder / "live").iterdir())
+        for path in paths:
             token = path.name
             if not self.is_alive(token):
                 continue
