@@ -63,8 +63,11 @@ __all__ = [
 _CHUNK: Final = 1024
 """Rows, and about as many cells, that are read at once."""
 
-_CHUNK_BYTES: Final = 4 * 1024 * 1024
-"""About as many bytes of images of changed rows are in memory at once."""
+_CHANGES: Final = 128
+"""Changed rows of several commits that are read at once: all of them may be large."""
+
+_CHANGES_BYTES: Final = 4 * 1024 * 1024
+"""Where the last ones were large, about as many bytes of them."""
 
 Wanted = Sequence[tuple[bytes, bool]] | None
 """The columns to read, as for `Store.scan`: (name, is_prefix) pairs, or None for all."""
@@ -340,7 +343,7 @@ def read_changes(
             image = RowImage(row, commit_ts, columns, values, was)
             size += image.size
             yield image
-        most = max(1, min(2 * most, _CHUNK, count * _CHUNK_BYTES // size))
+        most = max(1, min(2 * most, _CHANGES, count * _CHANGES_BYTES // size))
         ahead += itertools.islice(listed, max(0, most + 1 - len(ahead)))
 
 

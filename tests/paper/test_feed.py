@@ -132,7 +132,7 @@ WANTED = pytest.mark.parametrize(
 
 
 @WANTED
-def test_a_thousand_commits_are_read_in_a_dozen_calls(repo: Repository, wanted: Any) -> None:
+def test_a_thousand_commits_are_read_in_few_calls(repo: Repository, wanted: Any) -> None:
     for number in range(1000):
         with repo.transaction() as t:
             t.set(bal, f"r{number % 900}", number)
@@ -142,7 +142,7 @@ def test_a_thousand_commits_are_read_in_a_dozen_calls(repo: Repository, wanted: 
     assert [one.values[bal.key] for one in found] == [b"%d" % each for each in range(1000)]
     assert [one.before for one in found[:900]] == [{}] * 900
     assert [one.before for one in found[900:]] == [{bal.key: b"%d" % at} for at in range(100)]
-    assert sum(reads.rows) == 2 * 1000 and len(reads.rows) <= 2 * 12
+    assert sum(reads.rows) == 2 * 1000 and len(reads.rows) <= 2 * 18
 
 
 @WANTED
