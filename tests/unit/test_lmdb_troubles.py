@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -19,9 +20,17 @@ import pytest
 from children import Child, hear, say
 
 import percola
-from percola import RepositoryError, StoreError, StoreFullError, Table
+from percola import (
+    RepositoryError,
+    StoreError,
+    StoreFullError,
+    Table,
+    Transaction,
+    observer,
+)
 from percola.cells import Cell, Kind
 from percola.inspection import processes
+from percola.observers.worker import Worker
 from percola.store.base import Put, RowMutation
 from percola.store.lmdb.store import LmdbStore
 
@@ -278,3 +287,31 @@ def test_a_repository_that_was_removed_while_open_is_not_opened_again(
                 processes(repo)
     with percola.open(folder, [docs]) as again:
         assert again.snapshot().get(body, "a") == (b"1" if replaced else None)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_worker_ends_if_its_repository_is_removed(
+    tmp_path: Path, replaced: bool, wait_until: Callable[..., object]
+) -> None:
+    """It would go on answering what no other process writes any more."""
+    folder, moved = tmp_path / "repo", tmp_path / "moved"
+    followed = Table("followed")
+    seen = followed.column("seen", bytes, observed=True)
+
+    @observer(seen)
+    def nothing(t: Transaction, row: str) -> None:
+        pass
+
+    with percola.open(folder, [followed]) as repo, ThreadPoolExecutor(1) as pool:
+        worker = Worker(repo, [nothing], timeout=1.0)
+        running = pool.submit(worker.run)
+        try:
+            wait_until(lambda: any(one.observers for one in processes(repo)), what="its start")
+            folder.rename(moved)
+            if replaced:
+                shutil.copytree(moved, folder, ignore=shutil.ignore_patterns("wake"))
+            with pytest.raises(RepositoryError, match="removed or replaced while this process"):
+                running.result(30)
+        finally:
+            with contextlib.suppress(RepositoryError):
+                worker.stop()

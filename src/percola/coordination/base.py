@@ -89,6 +89,12 @@ class Coordination(ABC):
         clock; and where processes of several machines are known, `host`.
         """
 
+    def check_place(self) -> None:  # noqa: B027
+        """Raise RepositoryError if no other process finds this one any more.
+
+        A worker asks about once a second, and ends. What is not a folder cannot be removed.
+        """
+
     @abstractmethod
     def close(self) -> None:
         """Give up the liveness token."""

@@ -349,10 +349,14 @@ class Worker:
     # --- Watching -----------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Give up observers that exceed the time limit, and replace their threads."""
+        """Give up observers that exceed the time limit, and replace their threads.
+
+        Ends the worker if its repository is gone.
+        """
         period = min(1.0, self._options.timeout / 4)
         while not self._stopped.wait(period):
             try:
+                self._context.coordination.check_place()
                 for thread, rows in self._runs.give_up_late():
                     self._threads.remove(thread)
                     for table, row in rows:

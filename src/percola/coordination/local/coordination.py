@@ -140,6 +140,19 @@ class LocalCoordination(Coordination):
                 (self._folder / kind / token).unlink()
         return False
 
+    def check_place(self) -> None:
+        with self._guard:
+            if self._token is None:
+                return
+            path, mine = self._folder / "live" / self._token, os.fstat(self._token_fd)
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            if os.path.samestat(os.stat(path), mine):
+                return
+        raise RepositoryError(
+            f"The repository {self._folder} was removed or replaced while this process had "
+            "it open: what it writes would be lost."
+        )
+
     def processes(self) -> list[dict[str, object]]:
         found: list[dict[str, object]] = []
         with using(self._folder / "live"):  # The folder may have been removed.
