@@ -308,12 +308,13 @@ def test_a_split_needs_a_target(saved) -> None:
         (b"<!DOCTYPE html>\n<p>About\nWARC/1.0\r\nWARC-Type: response\r\n", "page or other markup"),
         (b"PK\x03\x04rest of it", "zip archive"),
         (b"\x28\xb5\x2f\xfd____", "zstandard"),
+        (packed(b"some notes, compressed")[:5], "nothing is in it: it may have been cut off"),
         (packed(b"some notes, compressed"), "what it holds starts with b'some notes, compressed'"),
         (b"\x1f\x8b\x08 not really", "nothing in it can be unpacked"),
         (b"just words", "starts with b'just words'"),
         (bytes(3_000_000), "no WARC record"),
     ],
-    ids=["empty", "html", "zip", "zstd", "gzip of text", "fake gzip", "text", "zeros"],
+    ids=["empty", "html", "zip", "zstd", "cut gzip", "gzip of text", "fake gzip", "text", "zeros"],
 )
 def test_a_file_that_is_no_warc_is_one_clear_error_at_once(
     saved, content: bytes, says: str

@@ -455,6 +455,8 @@ def _what_it_is(file: BinaryIO, head: bytes) -> str:
         for magic, name in _OTHER_FORMATS.items():
             if magic in inside[:16]:
                 return f"it is gzip, and in it is {name.removeprefix('it is ')}."
+        if not inside:
+            return "it is gzip, but nothing is in it: it may have been cut off."
         return f"it is gzip, but what it holds starts with {inside!r}."
     if _is_markup(head):
         return f"it is a page or other markup and starts with {head.strip()[:40]!r}."
