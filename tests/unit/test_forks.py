@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
+import signal
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
@@ -164,6 +166,40 @@ def test_a_child_stops_a_worker_that_runs_in_its_parent_and_only_there(
         wait_until(lambda: local.snapshot().get(length, "parent") == 5, what="the observer")
     finally:
         running.stop()
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_the_child_of_an_observer_that_forks_ends_when_the_observer_returns(
+    local: Repository, wait_until: Wait, batch: int
+) -> None:
+    """It neither commits what its parent commits, nor goes on to other rows."""
+    with local.transaction() as t:
+        t.set(body, "another", b"twelve chars")
+    ended: list[int] = []
+
+    @percola.observer(body, batch=batch)
+    def forks_first(t: percola.Transaction, row: str) -> None:
+        child = os.fork()
+        if not child:
+            return
+        try:
+            wait_until(lambda: _ended(child), what="the child's end", seconds=20)
+        except TimeoutError:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            raise
+        t.set(length, row, os.getpid())
+        ended.append(child)
+
+    worker = Worker(local, [forks_first], threads=1, retention=None, attempts=1)
+    worker.run_until_idle()
+    assert len(ended) == 2
+    with local.snapshot() as now:
+        assert {now.get(length, row) for row in ("parent", "another")} == {os.getpid()}
+
+
+def _ended(child: int) -> bool:
+    return os.waitpid(child, os.WNOHANG)[0] == child
 
 
 def test_no_lock_of_an_open_repository_is_left_out_here(

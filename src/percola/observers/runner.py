@@ -550,6 +550,17 @@ class Runner:
         with self._guard:
             return [(one.observer.name, now - one.began) for one in self._running.values()]
 
+    def leave_parent(self) -> None:
+        """In a forked child: end the thread that has forked when its observer returns there.
+
+        All that was under way is the parent's.
+        """
+        self.stopping = True
+        self._guard = threading.Lock()
+        for run in self._running.values():
+            run.guard = self._guard
+            run.given_up = f"{run.observer.name} has forked this process, which is no worker."
+
     def give_up_late(self) -> list[tuple[threading.Thread, list[Row]]]:
         """Give up runs that exceed the time limit, and dead-letter their changes.
 

@@ -115,7 +115,11 @@ class Worker:
                 lambda: (self._survey.last, self._times),
                 self._options.retention,
             )
-        forks.at_fork(self._start_afresh)
+        forks.at_fork(self._leave_parent)
+
+    def _leave_parent(self) -> None:
+        self._runs.leave_parent()
+        self._start_afresh()
 
     def _start_afresh(self) -> None:
         """Initialise the unstarted state; also in a forked child, which has none of the threads."""
