@@ -147,8 +147,10 @@ def test_a_page_of_a_repository_on_hbase_shows_workers_of_other_processes(
         def listed() -> Any:
             parts = client.get("/live.json").json()["parts"]
             told = {name: words(one["text"]) for name, one in parts.items()}
-            return "it is bad" in told["letters"] and "1 locked cell" in told["details"] and told
+            # The worker may hold a lock of its own for a moment.
+            locked = "1 locked cell" in told["details"] and "size" in told["details"]
+            return "it is bad" in told["letters"] and locked and told
 
         told = wait_until(listed, what="the dead letter and the lock", seconds=60)
-        assert "measure poor" in told["letters"] and "size" in told["details"]
+        assert "measure poor" in told["letters"]
         t.rollback()
