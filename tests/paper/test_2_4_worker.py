@@ -280,8 +280,7 @@ def test_n7_where_there_is_always_more_to_do_every_tablet_and_row_gets_its_turn(
 ) -> None:
     # A stint is one row: so it is the stints that show, however quick the store is.
     monkeypatch.setattr(scanner, "_STINT", 0.0)
-    # Scanners that meet go on at random: with few turns some rows might wait for theirs.
-    parts, rows, turns = 6, 20, 12 if ground.near else 8
+    parts, rows, turns = 6, 20, 12 if ground.near else 4
     served: list[str] = []
     enough = threading.Event()
 
