@@ -16,7 +16,7 @@ from typing import BinaryIO
 import pytest
 from children import Child, hear, say
 
-from percola import ObserverMismatchError, RepositoryClosedError
+from percola import ObserverMismatchError, RepositoryClosedError, RepositoryError
 from percola.coordination.local.coordination import LocalCoordination
 from percola.coordination.wake_ups import EVERY_TABLE, marks_of
 
@@ -442,3 +442,14 @@ def listen_among_many_files(pipe: Connection, folder: Path) -> bool:
     answer = woken.wait(30)
     coordination.close()
     return answer
+
+
+def test_a_place_that_cannot_be_looked_at_is_one_sentence(tmp_path: Path) -> None:
+    mine = LocalCoordination(tmp_path)
+    assert mine.token
+    mine.check_place()
+    (tmp_path / "live").rename(tmp_path / "moved")
+    (tmp_path / "live").symlink_to("live")
+    with pytest.raises(RepositoryError, match="cannot be used: Too many levels"):
+        mine.check_place()
+    mine.close()

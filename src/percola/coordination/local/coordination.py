@@ -145,7 +145,7 @@ class LocalCoordination(Coordination):
             if self._token is None:
                 return
             path, mine = self._folder / "live" / self._token, os.fstat(self._token_fd)
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with using(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
             if os.path.samestat(os.stat(path), mine):
                 return
         raise RepositoryError(
