@@ -181,10 +181,12 @@ def test_the_child_of_an_observer_that_forks_ends_when_the_observer_returns(
     def forks_first(t: percola.Transaction, row: str) -> None:
         child = os.fork()
         if not child:
+            # As gRPC does after a fork: a thread that would keep the child alive.
+            threading.Thread(target=threading.Event().wait).start()
             return
         try:
             wait_until(lambda: _ended(child), what="the child's end", seconds=20)
-        except TimeoutError:
+        except BaseException:
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
             raise

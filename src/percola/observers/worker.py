@@ -319,6 +319,16 @@ class Worker:
             self._shared.changed.notify_all()
 
     def _scan_forever(self, dedicated: bool) -> None:
+        process = os.getpid()
+        try:
+            self._scan(dedicated)
+        finally:
+            # Threads that libraries have started in the child would keep it alive for ever.
+            if os.getpid() != process:
+                log.warning("process %d, which an observer has forked, ends here", os.getpid())
+                os._exit(1)
+
+    def _scan(self, dedicated: bool) -> None:
         rng = random.Random(self._rng.getrandbits(64))
         scanner = Scanner(
             self._context,
