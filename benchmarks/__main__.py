@@ -31,6 +31,7 @@ NAMES: Final = {
     "fig10_brokerage": "figure 10: figure 9 on 15 region servers while a third is killed",
     "fig10_webindex": "figure 10: the web index on HBase follows a crawl beside such faults",
     "tablets": "§2.4: how evenly two worker processes serve the regions of a table on HBase",
+    "wake_ups": "§2.4: how long a single change waits on HBase, by regions of its table",
     "calls": "§2.5: calls to a network store that a document takes, with cache and prefetch",
     "chain": "the web index: pages a second, share by stage, latency, memory",
     "index": "the web index at the size of a crawl: stages, latencies, growth, a recrawl",

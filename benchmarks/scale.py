@@ -87,7 +87,7 @@ def figure_9(figures: Mapping[str, Any], work: Work, *, simulated: int) -> list[
                 solved.limit,
                 solved.busy,
                 solved.carried["oracle and lock service"],
-                min(1.0, scan_cores(cluster, shared, busy=False) / servers),
+                min(1.0, scan_cores(cluster, work, shared, busy=False) / servers),
             )
         )
     return found

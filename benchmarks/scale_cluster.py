@@ -28,6 +28,10 @@ _WAKE_CALLS: Final = 1000.0
 """The most reports of commits a second, of all processes."""
 
 
+_NAMED: Final = 24
+"""The most rows that a wake-up names (percola.coordination.wake_ups)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Work:
     """What one transaction, or one document, asks for.
@@ -184,7 +188,7 @@ def network(
     """The closed network that a cluster is under full load."""
     wakes = wake_calls(cluster, work, shared)
     slower = 1 / max(0.02, 1 - wakes)
-    scans = scan_cores(cluster, shared, busy=True)
+    scans = scan_cores(cluster, work, shared, busy=True)
     left = max(0.05, 1 - scans / (cluster.machines * cluster.server_cores))
     stations = {
         "workers": Station(of_process=True),
@@ -233,17 +237,23 @@ def wakes_a_second(cluster: Cluster, shared: Shared) -> float:
     return 1000 / round_ms if cluster.workers > 1 else 0.0
 
 
-def scan_cores(cluster: Cluster, shared: Shared, *, busy: bool) -> float:
+def scan_cores(cluster: Cluster, work: Work, shared: Shared, *, busy: bool) -> float:
     """Cores of the region servers that looking for work takes.
 
-    A thread of each worker scans all regions once a second, and after each wake-up, one region
-    after the other; so it scans no faster than a call takes. Wake-ups are taken to name all of
-    the tables. While there is work for all (`busy`), it is not woken.
+    A thread of each worker scans all regions once a second, or as often as takes a tenth of its
+    time if nothing is found; and after each wake-up the regions of the rows that it names, or all
+    of them where these are too many. It scans one region after the other, so no faster than a call
+    takes. While there is work for all (`busy`), it is not woken.
     """
     latency = shared.read_servers + shared.read_client + shared.trip
-    rounds = 1.0 if busy else 1.0 + wakes_a_second(cluster, shared)
-    a_thread = min(rounds * cluster.regions, 1000 / latency)
-    return cluster.scanning * a_thread * shared.read_servers / 1000
+    if busy:
+        calls = float(cluster.regions)
+    else:
+        wakes = wakes_a_second(cluster, shared)
+        rows = cluster.linear * work.row_locks / wakes if wakes else 0.0
+        named = cluster.regions if rows > _NAMED else min(rows, cluster.regions)
+        calls = min(cluster.regions, 0.1 * 1000 / latency) + wakes * named
+    return cluster.scanning * min(calls, 1000 / latency) * shared.read_servers / 1000
 
 
 # --- Parts that exist once ------------------------------------------------------------------
@@ -310,7 +320,8 @@ def walls(figures: Mapping[str, Any], work: Work) -> list[Wall]:
             (cores - _FIXED) * rate,
             cores,
             True,
-            "while others commit: each worker scans each region every second and when woken",
+            f"while others commit: wake-ups with over {_NAMED} rows have each worker scan each "
+            "region",
         )
     )
     processes = value("sessions")
@@ -379,7 +390,7 @@ def _scanned(work: Work, shared: Shared, regions: int, share: float) -> float:
     cores = float(SIZES[0])
     while cores < 1e6:
         cluster = Cluster.of(round(cores), work, regions)
-        used = scan_cores(cluster, shared, busy=False)
+        used = scan_cores(cluster, work, shared, busy=False)
         if used >= share * cluster.machines * cluster.server_cores:
             break
         cores *= 1.05

@@ -115,10 +115,10 @@ def test_a_deferred_observer_waits_while_another_scanner_looks_and_no_longer(
     bench.clock.now += QUIET
     clean, mine = bench.schedule.clean, (bench.observers.prompt, "pages")
     bench.repo.context.wake(["pages"])
-    number = clean.begin(*mine, "another scanner")
-    assert number is not None
+    looking = clean.begin(*mine, "another scanner")
+    assert looking is not None
     assert bench.look() == [], "it may find work that comes first"
-    clean.end(*mine, "another scanner", number, is_clean=True)
+    clean.end(*mine, "another scanner", looking, frozenset())
     assert bench.look() == ["add up all"], "it found none"
 
 

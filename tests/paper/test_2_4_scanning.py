@@ -10,6 +10,7 @@ from stores import Ground, PassingStore, ScriptedClock, ground
 
 from percola import Repository, Table, Transaction, observer
 from percola.cells import Cell, Kind
+from percola.coordination.wake_ups import wake_up_of
 from percola.errors import StoreError
 from percola.observers.metrics import WorkerMetrics
 from percola.observers.observer import Observers
@@ -35,6 +36,8 @@ class Noting(PassingStore):
     def __init__(self, inner: PassingStore) -> None:
         super().__init__(inner)
         self.looks: list[str] = []
+        self.ranges: list[tuple[bytes, bytes]] = []
+        self.splits: list[bytes] | None = None
         self.on_look: Callable[[str], None] = lambda table: None
 
     def scan_kind(
@@ -42,12 +45,18 @@ class Noting(PassingStore):
     ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
         if kind is Kind.NOTIFY:
             self.looks.append(table)
+            self.ranges.append((start, end))
             self.on_look(table)
         return self.inner.scan_kind(kind, table, start, end, limit)
 
     def tablets(self, table: str) -> list[Tablet]:
         self.looks.append(f"tablets of {table}")
-        return self.inner.tablets(table)
+        if self.splits is None:
+            return self.inner.tablets(table)
+        return [
+            Tablet(low, high)
+            for low, high in zip([b"", *self.splits], [*self.splits, b""], strict=True)
+        ]
 
 
 class Stage:
@@ -74,12 +83,24 @@ class Stage:
         runs = Runner(context, mine, metrics, options, rng)
         self.woken = 0
         schedule = Schedule(context, mine, 1e9, options.rescan, self._wake)
-        context.coordination.on_wake(schedule.note_wake_up)
+        self._hears = True
+        self._note = schedule.note_wake_up
+        context.coordination.on_wake(lambda wake_up: self._note(wake_up) if self._hears else None)
         self._parts = context, mine, metrics, options, runs, schedule, rng
         self.scanner = self.other_scanner()
 
     def _wake(self) -> None:
         self.woken += 1
+
+    def commit_elsewhere(self, *rows: str) -> None:
+        """Write rows of `links`; the wake-up names them."""
+        self._hears = False
+        with self.repo.transaction() as t:
+            for row in rows:
+                t.set(target, row, "x")
+        self._hears = True
+        self._note(wake_up_of([("links", row.encode()) for row in rows]))
+        self.store.ranges.clear()
 
     def other_scanner(self) -> Scanner:
         """One more scanner of the same worker."""
@@ -192,7 +213,7 @@ def test_while_one_scanner_looks_others_wait_until_there_is_work_for_them(stage:
     stage.then = lambda t, row: look_with_the_other("") if len(stage.ran) == 1 else None
     stage.look()
     assert stage.woken == 3, "by the commit, and by the first scanner, which has found two rows"
-    assert [looked for looked, _ in meanwhile[1:]] == [[], ["links"]]
+    assert [set(looked) - {"tablets of links"} for looked, _ in meanwhile[1:]] == [set(), {"links"}]
     assert sorted(stage.ran) == ["b", "c"], "the other took the second row"
     assert stage.look() == stage.look(other) == []
 
@@ -247,6 +268,119 @@ def test_a_table_with_a_row_that_another_scanner_works_on_is_looked_at_again(sta
     coordination.unlock("links", b"a")
     assert stage.look() == ["links"]
     assert stage.ran == ["a"]
+
+
+class TestRows:
+    """Wake-ups that name rows, as those of a cluster do."""
+
+    def test_n6_only_the_rows_that_it_names_are_scanned(self, stage: Stage) -> None:
+        stage.look()
+        stage.commit_elsewhere("b")
+        assert stage.look() == ["links"]
+        assert stage.store.ranges == [(b"b", b"b\0")]
+        assert stage.ran == ["b"]
+        assert stage.look() == []
+
+    def test_where_rows_are_in_one_tablet_one_call_finds_them(self, stage: Stage) -> None:
+        stage.store.splits = [b"m"]
+        stage.look()
+        stage.commit_elsewhere("z", "b", "n", "c", "a")
+        assert stage.look() == ["links", "links", "tablets of links"]
+        assert sorted(stage.store.ranges) == [(b"a", b"c\0"), (b"n", b"z\0")]
+        assert sorted(stage.ran) == ["a", "b", "c", "n", "z"]
+        stage.commit_elsewhere("d", "y")
+        assert stage.look() == ["links", "links"], "the tablets are known for a minute"
+        stage.clock.now += 61
+        stage.look()
+        stage.commit_elsewhere("e", "x")
+        assert stage.look() == ["links", "links", "tablets of links"]
+
+    def test_a_long_row_is_found_by_its_beginning(self, stage: Stage) -> None:
+        long = "\xff" * 40 + "a row"
+        stage.look()
+        stage.commit_elsewhere("b" * 40 + "a row", long, long + "!")
+        stage.look()
+        assert sorted(stage.ran) == ["b" * 40 + "a row", long, long + "!"]
+
+    def test_of_many_rows_the_whole_table_is_scanned(self, stage: Stage) -> None:
+        stage.look()
+        stage.commit_elsewhere(*(f"{number:02}" for number in range(25)))
+        assert stage.look() == ["links"]
+        assert stage.store.ranges == [(b"", b"")]
+        assert len(stage.ran) == 25
+
+    def test_a_row_that_another_process_works_on_is_looked_at_alone(self, stage: Stage) -> None:
+        stage.look()
+        coordination = stage.repo.context.coordination
+        stage.commit_elsewhere("b")
+        assert coordination.try_lock("links", b"b")
+        stage.look()
+        stage.look()
+        coordination.unlock("links", b"b")
+        stage.look()
+        assert stage.ran == ["b"]
+        assert {*stage.store.ranges} == {(b"b", b"b\0")}
+
+    def test_rows_beside_one_that_another_process_works_on_are_served(self, ground: Ground) -> None:
+        for seed in range(20):
+            stage = Stage(ground, seed)
+            stage.look()
+            rows = [f"{seed} {letter}" for letter in "abcde"]
+            held = rows[2].encode()
+            stage.commit_elsewhere(*rows)
+            coordination = stage.repo.context.coordination
+            assert coordination.try_lock("links", held)
+            for _ in range(10):
+                stage.look()
+            assert sorted(stage.ran) == [row for row in rows if row.encode() != held]
+            coordination.unlock("links", held)
+            stage.look()
+            assert len(stage.ran) == len(rows)
+
+    def test_while_one_row_waits_for_its_next_attempt_the_others_are_not_scanned(
+        self, stage: Stage
+    ) -> None:
+        def fail_once(t: Transaction, row: str) -> None:
+            if stage.ran == ["b"]:
+                raise ValueError("not yet")
+
+        stage.then = fail_once
+        stage.store.splits = [b"c"]
+        stage.look()
+        stage.commit_elsewhere("b")
+        stage.look()
+        stage.commit_elsewhere("c")
+        while stage.look():
+            assert {*stage.store.ranges} <= {(b"b", b"b\0"), (b"c", b"c\0")}
+            stage.clock.now += min(stage.wait, 0.05)
+            assert len(stage.store.ranges) < 100
+        assert sorted(stage.ran) == ["b", "b", "c"]
+
+    def test_if_a_scan_is_cut_short_the_rows_are_not_forgotten(self, stage: Stage) -> None:
+        def fail(table: str) -> None:
+            raise StoreError("the store is away")
+
+        stage.look()
+        stage.commit_elsewhere("b")
+        stage.store.on_look = fail
+        stage.look()
+        stage.store.on_look = lambda table: None
+        assert stage.look() == ["links"]
+        assert stage.ran == ["b"]
+
+
+def test_scans_without_a_wake_up_take_a_tenth_of_the_time_at_most(stage: Stage) -> None:
+    def take_a_second(table: str) -> None:
+        stage.clock.now += 1.0
+
+    stage.look()
+    stage.store.on_look = take_a_second
+    stage.clock.now += 1
+    assert stage.look() == ALL, "it took three seconds"
+    stage.clock.now += 26.9
+    assert stage.look() == []
+    stage.clock.now += 0.1
+    assert stage.look() == ALL
 
 
 def test_a_table_that_a_stint_has_left_unfinished_is_gone_on_with(stage: Stage) -> None:

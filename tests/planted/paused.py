@@ -7,6 +7,7 @@ from typing import Final
 from tests.planted.planted import Planted
 
 _PAUSED: Final = "tests/paper/test_2_4_paused.py::"
+_SCANNING: Final = "tests/paper/test_2_4_scanning.py::"
 _COPIES: Final = "tests/paper/test_2_1_copies.py::"
 _CLI: Final = "tests/unit/test_cli_observers.py::"
 
@@ -86,13 +87,15 @@ PLANTED = [
     ),
     Planted(
         "scans-in-vain-follow-at-once",
-        "An idle worker scans the cells that wait for a paused observer all the time.",
+        "However long scans without a wake-up take, there is one a second: of regions without end, "
+        "or of cells that wait for a paused observer.",
         file="src/percola/observers/scanner.py",
         old="            self._clean.put_off(now + _RESTS * (now - began))\n",
         new="            pass\n",
         tests=[
-            _PAUSED + "test_a_scan_over_waiting_cells_takes_large_steps_and_a_small_part_of_the_"
-            "time"
+            _PAUSED
+            + "test_a_scan_over_waiting_cells_takes_large_steps_and_a_small_part_of_the_time",
+            _SCANNING + "test_scans_without_a_wake_up_take_a_tenth_of_the_time_at_most",
         ],
     ),
     Planted(

@@ -1,11 +1,22 @@
-"""Which tables a wake-up is about, as it is sent and joined."""
+"""Which tables and rows a wake-up is about, as it is sent and joined."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from percola.coordination.wake_ups import EVERY_TABLE, joined, mark_of, marks_of, read_marks
+from percola.coordination.wake_ups import (
+    EVERY_TABLE,
+    ROW_BYTES,
+    Place,
+    joined,
+    mark_of,
+    marks_of,
+    read_marks,
+    rows_of,
+    wake_up_of,
+)
+from percola.rpc import frames
 
 names = st.lists(st.text(), min_size=1)
 orders = st.randoms(use_true_random=False)
@@ -30,6 +41,61 @@ def test_one_for_all_tables_stays_one(tables: list[str]) -> None:
     assert joined(marks, EVERY_TABLE) == joined(EVERY_TABLE, marks) == EVERY_TABLE
     assert joined(None, EVERY_TABLE) == EVERY_TABLE == read_marks(b"")
     assert read_marks(b"!" + marks) == read_marks(marks + b"!") == EVERY_TABLE
+
+
+rows = st.binary(min_size=1, max_size=40)
+places = st.lists(st.text(max_size=3) | st.tuples(st.text(max_size=3), rows), min_size=1)
+
+
+def is_about(wake_up: bytes, place: Place) -> bool:
+    table, row = (place, None) if isinstance(place, str) else place
+    about = rows_of(wake_up)
+    named = about.get(mark_of(table), frozenset())
+    return not about or named is None or (row is not None and row[:ROW_BYTES] in named)
+
+
+@given(places, places)
+def test_two_wake_ups_about_rows_are_one_about_all_of_them(
+    some: list[Place], others: list[Place]
+) -> None:
+    both = joined(wake_up_of(some), wake_up_of(others))
+    assert both == wake_up_of(some + others) != EVERY_TABLE
+    assert joined(None, both) == joined(both, both) == both
+    assert all(is_about(both, place) for place in some + others)
+    assert not is_about(both, "of a longer name") or mark_of("of a longer name") in both
+    tables = {mark_of(place if isinstance(place, str) else place[0]) for place in some + others}
+    assert rows_of(both).keys() == tables
+
+
+def test_it_is_about_rows_alone_if_they_are_few() -> None:
+    few: list[Place] = [("docs", b"%d" % number) for number in range(24)]
+    assert rows_of(wake_up_of(few)) == {mark_of("docs"): {row for _, row in few}}
+    assert rows_of(wake_up_of([*few, ("docs", b"24")])) == {mark_of("docs"): None}
+    assert rows_of(joined(wake_up_of(few), wake_up_of([("links", b"a")]))) == {
+        mark_of("docs"): None,
+        mark_of("links"): None,
+    }
+    assert rows_of(wake_up_of([*few, "docs"])) == {mark_of("docs"): None}
+
+
+def test_the_longest_one_fits_into_a_frame() -> None:
+    tables = {mark_of(str(number)): str(number) for number in range(5000)}
+    assert len(tables) == 128
+    some = tables.pop(128)
+    few: list[Place] = [(some, b"%2d" % number * 99) for number in range(24)]
+    longest = wake_up_of([*tables.values(), *few])
+    assert len(rows_of(longest)[128] or ()) == 24
+    assert len(frames.frame(frames.WAKE, 1, longest)) < frames.MOST
+
+
+@given(st.binary())
+def test_one_that_cannot_be_read_is_about_all_tables(raw: bytes) -> None:
+    about = rows_of(raw)
+    if not about:
+        assert joined(wake_up_of([("docs", b"a")]), raw) == EVERY_TABLE
+    cut = wake_up_of([("docs", b"a row"), "links"])[:-1]
+    assert rows_of(cut) == {} and joined(cut, wake_up_of(["docs"])) == EVERY_TABLE
+    assert rows_of(b"!") == {}, "as releases before marks send it"
 
 
 def test_a_hundred_tables_have_many_marks() -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 
+from percola.coordination.wake_ups import Place
+
 
 class Coordination(ABC):
     """What the processes of one repository know of each other."""
@@ -45,8 +47,8 @@ class Coordination(ABC):
             self.unlock(table, row)
 
     @abstractmethod
-    def wake(self, tables: Iterable[str] | None = None) -> None:
-        """Wake all workers of the repository: there may be work in these tables, or in any.
+    def wake(self, places: Iterable[Place] | None = None) -> None:
+        """Wake all workers of the repository: there may be work in these places, or anywhere.
 
         Never raises.
         """
@@ -55,7 +57,7 @@ class Coordination(ABC):
     def on_wake(self, callback: Callable[[bytes], None]) -> Callable[[], None]:
         """Call `callback`, from any thread, at each wake-up; returns a function that stops it.
 
-        It is given the marks of the wake-up's tables (`percola.coordination.wake_ups`).
+        It is given the wake-up (`percola.coordination.wake_ups`).
         """
 
     @abstractmethod

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from percola.coordination.base import Coordination
-from percola.coordination.wake_ups import marks_of
+from percola.coordination.wake_ups import Place, wake_up_of
 from percola.platform import fork_safety as forks
 
 
@@ -45,10 +45,10 @@ class MemoryCoordination(Coordination):
         with self._guard:
             self._locked.discard((table, row))
 
-    def wake(self, tables: Iterable[str] | None = None) -> None:
-        marks = marks_of(tables)
+    def wake(self, places: Iterable[Place] | None = None) -> None:
+        wake_up = wake_up_of(places)
         for callback in list(self._callbacks):
-            callback(marks)
+            callback(wake_up)
 
     def on_wake(self, callback: Callable[[bytes], None]) -> Callable[[], None]:
         self._callbacks.append(callback)

@@ -1,22 +1,40 @@
-"""§2.4: which tables a wake-up is about.
+"""§2.4: which tables a wake-up is about, and which rows of them.
 
-A wake-up tells workers in which tables a commit has put notify entries, by a mark of one byte for
-each: 128 and seven bits of a hash of its name. Two tables may have the same mark; the one that was
-not meant is then scanned in vain. Without marks, a wake-up is about all tables, and so it is with a
-byte below 128, which is what releases before marks send.
+A wake-up tells workers where a commit has put notify entries. It is a sequence of:
+
+    a byte from 128       a table's mark: 128 and seven bits of a hash of its name
+    a byte below 128,     a table's mark without the 128: what there is to do is in one row;
+    a length, a row       of a long row the first bytes
+
+Two tables may have the same mark; the one that was not meant is then scanned in vain. Where many
+rows are concerned, a wake-up is about the whole table. An empty one is about all tables, and so is
+one that cannot be read. Releases before rows take a byte below 128 for all tables.
+
+Rows matter where a scan of a table takes a call to each of its tablets. In a folder, whose scans
+are cheap, wake-ups have no rows (`marks_of`).
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Set
 from functools import lru_cache
 from typing import Final
 
 EVERY_TABLE: Final = b""
-"""The marks of a wake-up that is about all tables."""
+"""The wake-up that is about all tables."""
 
 _FIRST: Final = 128
+_ROWS: Final = 24
+"""The most rows of a wake-up. With the marks of all tables they fit into a frame."""
+ROW_BYTES: Final = 32
+"""The most bytes of a row."""
+
+Place = str | tuple[str, bytes]
+"""Where there may be work: anywhere in a table, or in one row of it."""
+
+Rows = Mapping[int, Set[bytes] | None]
+"""What a wake-up is about: by a table's mark, rows of it; or None for the whole table."""
 
 
 @lru_cache(maxsize=4096)
@@ -25,19 +43,71 @@ def mark_of(table: str) -> int:
     return _FIRST | zlib.crc32(table.encode()) % _FIRST
 
 
-def marks_of(tables: Iterable[str] | None) -> bytes:
-    """The marks of these tables, in order; for None, and for none, `EVERY_TABLE`."""
-    return bytes(sorted({mark_of(table) for table in tables or ()}))
+def marks_of(places: Iterable[Place] | None) -> bytes:
+    """A wake-up about the whole tables of these places; for None, and for none, `EVERY_TABLE`."""
+    return bytes(sorted({mark_of(one if isinstance(one, str) else one[0]) for one in places or ()}))
+
+
+def wake_up_of(places: Iterable[Place] | None) -> bytes:
+    """A wake-up about these places; for None, and for none, `EVERY_TABLE`."""
+    found: dict[int, set[bytes] | None] = {}
+    for place in places or ():
+        if isinstance(place, str):
+            found[mark_of(place)] = None
+        else:
+            mark = mark_of(place[0])
+            if (rows := found.setdefault(mark, set())) is not None:
+                rows.add(place[1][:ROW_BYTES])
+    return _written(found)
 
 
 def read_marks(raw: bytes) -> bytes:
-    """The marks in bytes that another process has sent, however often it sent each."""
+    """The wake-up in marks that other processes have sent, however often they sent each."""
     marks = bytes(sorted(set(raw)))
     return EVERY_TABLE if marks and marks[0] < _FIRST else marks
 
 
 def joined(some: bytes | None, others: bytes) -> bytes:
-    """The marks of two wake-ups sent as one; None is no wake-up."""
-    if some is None:
+    """Two wake-ups as one; None is no wake-up."""
+    if some is None or some == others:
         return others
-    return bytes(sorted({*some, *others})) if some and others else EVERY_TABLE
+    mine, theirs = rows_of(some), rows_of(others)
+    if not (mine and theirs):
+        return EVERY_TABLE
+    found = {**mine}
+    for mark, rows in theirs.items():
+        known = found.get(mark, frozenset())
+        found[mark] = None if rows is None or known is None else known | rows
+    return _written(found)
+
+
+def rows_of(raw: bytes) -> Rows:
+    """What a wake-up is about; nothing if it is about all tables."""
+    if not raw or min(raw) >= _FIRST:
+        return dict.fromkeys(raw)
+    found: dict[int, set[bytes] | None] = {}
+    at = 0
+    while at < len(raw):
+        mark = raw[at]
+        at += 1
+        if mark >= _FIRST:
+            found[mark] = None
+            continue
+        end = at + 1 + raw[at] if at < len(raw) else at
+        if not at < end <= len(raw):
+            return {}
+        if (rows := found.setdefault(mark | _FIRST, set())) is not None:
+            rows.add(raw[at + 1 : end])
+        at = end
+    return found
+
+
+def _written(found: Rows) -> bytes:
+    if sum(len(rows) for rows in found.values() if rows) > _ROWS:
+        return bytes(sorted(found))
+    marks = bytes(sorted(mark for mark, rows in found.items() if rows is None))
+    return marks + b"".join(
+        bytes((mark - _FIRST, len(row))) + row
+        for mark, rows in sorted(found.items())
+        for row in sorted(rows or ())
+    )

@@ -20,14 +20,16 @@ key space, and most keys lie before the first row of a tablet or after the last,
 has seen dirty rows, it picks a key between the first and the last of them. It resumes from its
 position: under permanent overload, a new random start each time would starve the rest of a tablet.
 
-A table in which nothing was left to do is skipped until a wake-up names it, by this process or
-another. Once a second in any case (`WorkerOptions.rescan`), all tables are scanned, by one of the
-worker's scanners: they share what they have found clean (`percola.observers.clean_tables`).
+A table in which nothing was left to do is skipped until there is a wake-up about it, by this
+process or another; then only the rows that the wake-up names are scanned, and those in which
+something was left. Once a second in any case (`WorkerOptions.rescan`), all tables are scanned, by
+one of the worker's scanners: they share what they have found clean
+(`percola.observers.clean_tables`). Where such a scan takes long, as it does with many tablets, the
+next one is put off: if nothing is found, they take at most a tenth of the thread's time.
 
 A column all of whose observers are paused (`percola.observers.pausing`) is skipped, and so is a
 table with no other one. Where the scan has to go over cells that wait for a paused observer, since
-the table has work for others, it takes larger steps over them, and scans without a wake-up are
-further apart: they take at most a tenth of the thread's time.
+the table has work for others, it takes larger steps over them.
 
 Debounced columns (`Observer.defer`) are skipped until their time is over or the other columns have
 been clean for a quarter of a second, since a short gap in a stream of changes is not idleness; then
@@ -52,21 +54,23 @@ between.
 
 from __future__ import annotations
 
+import bisect
 import itertools
 import logging
 import math
 import random
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from typing import TYPE_CHECKING, Final
 
 from percola.cells import Cell, Kind
+from percola.coordination.wake_ups import ROW_BYTES
 from percola.errors import StoreError
 from percola.observers.observer import Observers
 from percola.observers.pausing import NOBODY
 from percola.observers.runner import Found, GivenUpError, Row, Runner, WorkerOptions
 from percola.observers.schedule import Address, Schedule
 from percola.transactions.context import TransactionContext
-from percola.transactions.snapshot import Snapshot
+from percola.transactions.snapshot import Snapshot, after_prefix
 
 if TYPE_CHECKING:
     from percola.observers.metrics import WorkerMetrics
@@ -79,8 +83,10 @@ _STINT: Final = 2.0  # seconds
 _BUSY_WAIT: Final = 0.02
 _LONGEST_STEP: Final = 1024
 _RESTS: Final = 9
-"""While observers are paused: how many times as long as a scan in vain no other one follows."""
+"""For how many times as long as a scan without a wake-up took, and found nothing, none follows."""
 _TELEPORTS: Final = 4
+_TABLETS: Final = 60.0
+"""For how many seconds a scanner remembers the tablets of a table."""
 _NONE: Final[frozenset[Address]] = frozenset()
 _UNDONE: Final = Found.HELD | Found.LATER | Found.SOON
 
@@ -121,6 +127,11 @@ class Scanner:
         self._clean = schedule.clean
         self._seen_calls = 0
         self._seen: dict[str, tuple[bytes, bytes]] = {}  # The first dirty row, and the last.
+        # Of the scan of a table: rows in which there is more to do; whether it was cut short; and
+        # whether other rows that it was told of are still ahead.
+        self._undone: set[bytes] = set()
+        self._is_cut = self._has_more = False
+        self._starts: dict[str, tuple[float, list[bytes]]] = {}
         self._next_attempt = math.inf  # Seconds until the earliest attempt met in this round.
         self._tried = 0  # Rows with something to run.
         self._paused, self._asleep = NOBODY, _NONE
@@ -163,7 +174,7 @@ class Scanner:
                 raise
             found, rest = Found.NOTHING, 0.0
         now = clock.monotonic()
-        if has_turn and self._paused and Found.RAN not in found:
+        if has_turn and Found.RAN not in found:
             self._clean.put_off(now + _RESTS * (now - began))
         if Found.RAN in found:
             return 0.0
@@ -236,18 +247,19 @@ class Scanner:
             stop_at_others = jump < _TELEPORTS
             met = False
             for table in tables[first:] + tables[:first]:
-                number = self._clean.begin(columns, table, self)
-                if number is None:
+                look = self._clean.begin(columns, table, self)
+                if look is None:
                     found |= Found.ELSEWHERE
                     continue
-                is_clean = False
+                left = None
                 try:
-                    outcome = self._scan_table(columns, table, stop_at_others, until)
-                    is_clean = not (outcome & _UNDONE or table in self._left or self._runs.stopping)
+                    outcome = self._scan_table(columns, table, look.rows, stop_at_others, until)
+                    met = _has_met(outcome, stop_at_others)
+                    if not (met or self._is_cut or table in self._left or self._runs.stopping):
+                        left = frozenset(row[:ROW_BYTES] for row in self._undone)
                 finally:
-                    self._clean.end(columns, table, self, number, is_clean=is_clean)
+                    self._clean.end(columns, table, self, look, left)
                 found |= outcome
-                met = _has_met(outcome, stop_at_others)
                 if met or self._runs.stopping:
                     break
                 if Found.RAN in found and self._context.clock.monotonic() > until:
@@ -261,13 +273,26 @@ class Scanner:
         return found
 
     def _scan_table(
-        self, columns: frozenset[Address], table: str, stop_at_others: bool, until: float
+        self,
+        columns: frozenset[Address],
+        table: str,
+        rows: Set[bytes] | None,
+        stop_at_others: bool,
+        until: float,
     ) -> Found:
-        """Run what is dirty in a table, from where a time slice ended or else a random place."""
+        """Run what is dirty in a table, from where a time slice ended or else a random place.
+
+        If `rows` are given, and no time slice was over, it is all in these.
+        """
         how = (columns, table, stop_at_others, until)
         mine = {address for address in columns if address[0] == table}
+        self._undone = set()
+        self._is_cut = self._has_more = False
         if wait := self._schedule.begins_in(mine):
+            self._is_cut = True
             return self._later(wait)
+        if rows is not None and table not in self._left:
+            return self._scan_rows(*how, rows)
         start = self._left.pop(table, None)
         if start is None:
             entries, more = self._context.store.scan_kind(
@@ -286,6 +311,41 @@ class Scanner:
             else:
                 found |= self._scan_range(*how, b"", start)
         return found
+
+    def _scan_rows(
+        self,
+        columns: frozenset[Address],
+        table: str,
+        stop_at_others: bool,
+        until: float,
+        rows: Set[bytes],
+    ) -> Found:
+        """Run what is dirty in these rows, in random order of tablets: each takes one call."""
+        found = Found.NOTHING
+        starts = self._starts_of(table) if len(rows) > 1 else []
+        grouped: dict[int, list[bytes]] = {}
+        for row in rows:
+            grouped.setdefault(bisect.bisect_right(starts, row), []).append(row)
+        tablets = list(grouped.values())
+        self._rng.shuffle(tablets)
+        for number, tablet in enumerate(tablets, 1):
+            self._has_more = number < len(tablets)
+            first, last = min(tablet), max(tablet)
+            # Of a row that is as long as this a wake-up may have only the beginning.
+            end = after_prefix(last) if len(last) >= ROW_BYTES else last + b"\0"
+            found |= self._scan_range(columns, table, stop_at_others, until, first, end)
+            if table in self._left or _has_met(found, stop_at_others) or self._runs.stopping:
+                break
+        return found
+
+    def _starts_of(self, table: str) -> list[bytes]:
+        """Where the tablets of a table start, but for the first; as it was a minute ago or less."""
+        now = self._context.clock.monotonic()
+        known_until, starts = self._starts.get(table, (-math.inf, []))
+        if now >= known_until:
+            starts = sorted(one.start for one in self._context.store.tablets(table) if one.start)
+            self._starts[table] = now + _TABLETS, starts
+        return starts
 
     def _random_start(self, table: str) -> bytes:
         tablet = self._rng.choice(self._context.store.tablets(table))
@@ -335,7 +395,7 @@ class Scanner:
         if cells:
             known = [cell.row for cell in ahead] + [*self._seen.get(table, ())]
             self._seen[table] = min(known), max(known)
-            self._clean.found(columns, table, self, several=len(ahead) > 1)
+            self._clean.found(columns, table, self, several=len(ahead) > 1 or self._has_more)
         ahead = self._in_order(ahead)
         mine = {address for address in columns if address[0] == table}
         for row, found_in_row in itertools.groupby(list(ahead), key=lambda cell: cell.row):
@@ -348,11 +408,10 @@ class Scanner:
                 group = self._observers.of(cell) if raw else ()
                 if raw and (wait := self._runs.failures.seconds_to_wait(group, raw, self._paused)):
                     if wait < math.inf:
-                        found |= Found.LATER
-                        self._next_attempt = min(self._next_attempt, wait)
+                        found |= self._later(wait, row)
                     del ahead[cell]
                 elif wait := self._schedule.begins_in({(table, cell.column)}):
-                    found |= self._later(wait)
+                    found |= self._later(wait, row)
                     del ahead[cell]
                 else:
                     dirty.append(cell)
@@ -367,20 +426,25 @@ class Scanner:
                 break
             if not self._context.coordination.try_lock(table, row):
                 found |= Found.HELD
+                self._undone.add(row)
                 if stop_at_others:
                     break
                 for cell in dirty:
                     del ahead[cell]
                 continue
-            found |= self._work_row(table, row, dirty, ahead)
+            outcome = self._work_row(table, row, dirty, ahead)
+            if outcome & _UNDONE:
+                self._undone.add(row)
+            found |= outcome
         return found
 
     def _chunk_of(self, columns: Iterable[Address]) -> int:
         """How many notify entries one call of the store returns."""
         return self._chunk if self._observers.ordered.keys().isdisjoint(columns) else _ORDERED
 
-    def _later(self, wait: float) -> Found:
-        """Note that there is something to do in so many seconds."""
+    def _later(self, wait: float, *rows: bytes) -> Found:
+        """Note that there is something to do in so many seconds, and in which row."""
+        self._undone.update(rows)
         self._next_attempt = min(self._next_attempt, wait)
         return Found.LATER
 

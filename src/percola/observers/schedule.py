@@ -79,9 +79,9 @@ class Schedule:
             lambda: not (self._is_dirty() or self.finish_the_dead() or self._is_dirty())
         )
 
-    def note_wake_up(self, marks: bytes = EVERY_TABLE) -> None:
+    def note_wake_up(self, wake_up: bytes = EVERY_TABLE) -> None:
         """A wake-up has arrived, from this process or another; see `Coordination.on_wake`."""
-        self.clean.note_wake_up(marks)
+        self.clean.note_wake_up(wake_up)
         self._wake()
 
     def is_due(self) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from percola.cells import Cell
 from percola.clock import Clock
 from percola.coordination.base import Coordination
+from percola.coordination.wake_ups import Place
 from percola.oracle.base import Oracle
 from percola.recording import RecordingSwitch
 from percola.store.base import OneStepStore, Store
@@ -39,8 +40,8 @@ class TransactionContext:
         caches_reads: whether transactions keep what they read (§2.5).
         prefetch: predicts what transactions read next (§2.5), if reads are cached; or None.
         calls: counts the calls to the store, if they are counted; or None.
-        wake: called after a commit with the tables in which it put notify entries; for all tables
-            without them.
+        wake: called after a commit with the places in which it put notify entries; with None for
+            all tables.
         leases: the active snapshots, for which garbage collection waits.
         readers: the store's readers of single columns.
         recording: whether runs of observers are recorded.
@@ -61,7 +62,7 @@ class TransactionContext:
     caches_reads: bool = False
     prefetch: Prefetch | None = None
     calls: StoreCalls | None = None
-    wake: Callable[[Iterable[str] | None], None] = field(default=lambda _: None)
+    wake: Callable[[Iterable[Place] | None], None] = field(default=lambda _: None)
     leases: ActiveSnapshots = field(default_factory=ActiveSnapshots)
     readers: Readers = field(default_factory=Readers)
     recording: RecordingSwitch = field(default_factory=RecordingSwitch)

@@ -136,8 +136,8 @@ class TwoPhaseCommit:
     def run(self, notifications: Iterable[Cell], answers: Sequence[tuple[Kind, Cell, int]]) -> int:
         context, primary = self._context, self._primary
         weak = list(notifications)
-        notified = {cell.table for cell in weak}
-        notified.update(cell.table for cell in self._writes if self._observed(cell))
+        notified = {(cell.table, cell.row) for cell in weak}
+        notified.update((cell.table, cell.row) for cell in self._writes if self._observed(cell))
         groups: list[list[Cell]] = []
         for kind, (table, row, column), ts in answers:
             self._answered.setdefault((table, row), []).append(Delete(kind, column, ts))

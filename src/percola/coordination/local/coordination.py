@@ -35,7 +35,7 @@ from typing import Final
 from percola.coordination.base import Coordination
 from percola.coordination.local.active_slots import ActiveSlots
 from percola.coordination.observer_agreement import check_agreement
-from percola.coordination.wake_ups import EVERY_TABLE, marks_of, read_marks
+from percola.coordination.wake_ups import EVERY_TABLE, Place, marks_of, read_marks
 from percola.errors import RepositoryClosedError, RepositoryError
 from percola.platform import fork_safety as forks
 from percola.platform.file_locks import Wait, holders
@@ -257,8 +257,8 @@ class LocalCoordination(Coordination):
 
     # --- Wake-ups -----------------------------------------------------------------------
 
-    def wake(self, tables: Iterable[str] | None = None) -> None:
-        marks = marks_of(tables)
+    def wake(self, places: Iterable[Place] | None = None) -> None:
+        marks = marks_of(places)
         for callback in self._callbacks:
             callback(marks)
         try:

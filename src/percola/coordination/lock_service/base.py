@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
-from percola.coordination.wake_ups import marks_of
+from percola.coordination.wake_ups import Place, wake_up_of
 from percola.errors import RepositoryClosedError
 from percola.platform import fork_safety as forks
 
@@ -55,12 +55,12 @@ class LockService:
         with self._guard:
             self._rows.difference_update(rows)
 
-    def wake(self, tables: Iterable[str] | None = None) -> None:
+    def wake(self, places: Iterable[Place] | None = None) -> None:
         """Wake all workers: there may be work in these tables, or in any.
 
         Never raises; waits for the callbacks of this process only.
         """
-        self._run_callbacks(marks_of(tables))
+        self._run_callbacks(wake_up_of(places))
 
     def _run_callbacks(self, marks: bytes) -> None:
         for callback in self._callbacks:
@@ -69,7 +69,7 @@ class LockService:
     def on_wake(self, callback: Callable[[bytes], None]) -> Callable[[], None]:
         """Call `callback`, from any thread, at each wake-up; returns a function that stops it.
 
-        It is given the marks of the wake-up's tables (`percola.coordination.wake_ups`).
+        It is given the wake-up (`percola.coordination.wake_ups`).
         """
         with self._guard:
             # A new list each time: `wake` iterates without the guard.

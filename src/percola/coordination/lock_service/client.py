@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from percola.coordination.lock_service.base import LockService
-from percola.coordination.wake_ups import EVERY_TABLE, joined, marks_of, read_marks
+from percola.coordination.wake_ups import EVERY_TABLE, Place, joined, wake_up_of
 from percola.errors import UsageError
 from percola.rpc import frames
 from percola.rpc.client import Access, Connection, LostError, RefusedError
@@ -103,10 +103,10 @@ class LockServiceClient(LockService):
         super().unlock_many(rows)
         self._link.unlock([(_key(*row), turn) for row, turn in turns.items() if turn])
 
-    def wake(self, tables: Iterable[str] | None = None) -> None:
-        marks = marks_of(tables)
-        self._run_callbacks(marks)
-        self._link.wake(marks)
+    def wake(self, places: Iterable[Place] | None = None) -> None:
+        wake_up = wake_up_of(places)
+        self._run_callbacks(wake_up)
+        self._link.wake(wake_up)
 
     def on_wake(self, callback: Callable[[bytes], None]) -> Callable[[], None]:
         stop = super().on_wake(callback)
@@ -271,7 +271,7 @@ class _Link:
         while True:
             found = session.connection.receive(_SILENCE_SECONDS)
             if found.kind == frames.WAKE_UP:
-                self._on_wake(read_marks(found.body))
+                self._on_wake(found.body)
             elif found.kind == frames.PING:
                 session.connection.send(pong)
             elif found.kind == frames.REFUSED and not found.number:

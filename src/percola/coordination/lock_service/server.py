@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
-from percola.coordination.wake_ups import EVERY_TABLE, joined, read_marks
+from percola.coordination.wake_ups import EVERY_TABLE, joined
 from percola.rpc import frames
 from percola.rpc.frames import Code, FrameError
 from percola.rpc.server import Peer
@@ -138,7 +138,7 @@ class LockServiceServer:
         if session is not None:
             session.asked = self._clock()
         if kind == frames.WAKE:
-            return self._wake(session, number, read_marks(body))
+            return self._wake(session, number, body)
         if kind == frames.ATTEND:
             if session is not None:
                 raise FrameError("a second request for a session")

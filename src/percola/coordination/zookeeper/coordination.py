@@ -22,6 +22,7 @@ from typing import Final
 
 from percola.coordination.base import Coordination
 from percola.coordination.lock_service.base import LockService
+from percola.coordination.wake_ups import Place
 from percola.coordination.zookeeper.connection import Settings
 from percola.coordination.zookeeper.session import TURN_SECONDS, Session
 from percola.errors import RepositoryError, UsageError
@@ -161,8 +162,8 @@ class ZooKeeperCoordination(Coordination):
     def unlock_many(self, rows: Iterable[tuple[str, bytes]]) -> None:
         self._lock_service.unlock_many(rows)
 
-    def wake(self, tables: Iterable[str] | None = None) -> None:
-        self._lock_service.wake(tables)
+    def wake(self, places: Iterable[Place] | None = None) -> None:
+        self._lock_service.wake(places)
 
     def on_wake(self, callback: Callable[[bytes], None]) -> Callable[[], None]:
         return self._lock_service.on_wake(callback)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from percola.clock import Clock
 from percola.coordination.base import Coordination
-from percola.coordination.wake_ups import marks_of
+from percola.coordination.wake_ups import Place, wake_up_of
 from percola.oracle.base import Oracle
 from percola.oracle.embedded import EmbeddedOracle
 from percola.testing.simulation.faults import Call
@@ -92,13 +92,13 @@ class SimulatedCoordination(Coordination):
         if self._world.row_locks.get((table, row)) is self._process:
             del self._world.row_locks[table, row]
 
-    def wake(self, tables: Iterable[str] | None = None) -> None:
+    def wake(self, places: Iterable[Place] | None = None) -> None:
         fault = self._process.call(Call.WAKE)
         if fault is None:
-            marks = marks_of(tables)
+            wake_up = wake_up_of(places)
             for callbacks in self._world.callbacks.values():
                 for callback in callbacks:
-                    callback(marks)
+                    callback(wake_up)
 
     def on_wake(self, callback: Callable[[bytes], None]) -> Callable[[], None]:
         callbacks = self._world.callbacks.setdefault(self._process, [])
