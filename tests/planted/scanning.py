@@ -131,8 +131,8 @@ PLANTED: list[Planted] = [
         "wake-ups-do-not-join",
         "Of two wake-ups that the lock service sends as one, the later one's tables are told.",
         file="src/percola/coordination/lock_service/server.py",
-        old="        self._due = joined(self._due, marks)\n",
-        new="        self._due = marks\n",
+        old="        self._due = joined(self._due, wake_up)\n",
+        new="        self._due = wake_up\n",
         tests=[SERVICE + "test_a_wake_up_names_the_tables_of_all_that_it_stands_for"],
     ),
 ]

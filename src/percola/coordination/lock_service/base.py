@@ -62,9 +62,9 @@ class LockService:
         """
         self._run_callbacks(wake_up_of(places))
 
-    def _run_callbacks(self, marks: bytes) -> None:
+    def _run_callbacks(self, wake_up: bytes) -> None:
         for callback in self._callbacks:
-            callback(marks)
+            callback(wake_up)
 
     def on_wake(self, callback: Callable[[bytes], None]) -> Callable[[], None]:
         """Call `callback`, from any thread, at each wake-up; returns a function that stops it.

@@ -190,8 +190,8 @@ class _Link:
         self._is_beginning = True
         self._silent_until = 0.0
         self._wake_due = threading.Event()
-        self._marking = threading.Lock()
-        self._marks: bytes | None = None  # Of the wake-up that is due.
+        self._joining = threading.Lock()
+        self._due_wake_up: bytes | None = None
         self._closing = threading.Event()
         self._reader: threading.Thread | None = None
         self._waker: threading.Thread | None = None
@@ -350,10 +350,10 @@ class _Link:
 
     # --- Wake-ups -----------------------------------------------------------------------
 
-    def wake(self, marks: bytes) -> None:
+    def wake(self, wake_up: bytes) -> None:
         """Wake the other processes, in the background; wake-ups meanwhile are sent as one."""
-        with self._marking:
-            self._marks = joined(self._marks, marks)
+        with self._joining:
+            self._due_wake_up = joined(self._due_wake_up, wake_up)
         self._wake_due.set()
         if self._waker is None:
             with self._changed:
@@ -370,15 +370,15 @@ class _Link:
             if self._closing.is_set():
                 return
             self._wake_due.clear()
-            with self._marking:
-                marks, self._marks = self._marks, None
-            if marks is None:
+            with self._joining:
+                wake_up, self._due_wake_up = self._due_wake_up, None
+            if wake_up is None:
                 continue  # The one before has told of it.
             pause = _BACK_OFF
             for _ in self._client.addresses:
                 session = self._session
                 try:
-                    pause = self._send_wake_up(session, self._client.addresses[at], marks) / 1000
+                    pause = self._send_wake_up(session, self._client.addresses[at], wake_up) / 1000
                     break
                 except (LostError, RefusedError, frames.FrameError):
                     if session:
@@ -387,10 +387,10 @@ class _Link:
             if self._closing.wait(pause):
                 return
 
-    def _send_wake_up(self, session: _Session | None, address: str, marks: bytes) -> int:
+    def _send_wake_up(self, session: _Session | None, address: str, wake_up: bytes) -> int:
         """Send one wake-up; for how many milliseconds to send no other."""
         number = self._next()
-        message = frames.frame(frames.WAKE, number, marks)
+        message = frames.frame(frames.WAKE, number, wake_up)
         if session is not None:
             answer = session.request([number], message, _WAKE_SECONDS)[number]
             if answer.kind != frames.PAUSE:

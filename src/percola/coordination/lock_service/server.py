@@ -3,7 +3,7 @@
     ATTEND         makes the connection a session: wake-ups are sent on it, and the session's locks
                    live as long as it does
     LOCK, UNLOCK   a lock is (session, turn), by key; the turn is the number of the request
-    WAKE           wakes every session but the sender's, and tells it the marks of the tables
+    WAKE           wakes every session but the sender's, and tells it what the wake-up is about
                    (`percola.coordination.wake_ups`)
 
 Only the oracle process that holds the lease serves it, so that all processes ask the same one. When
@@ -80,7 +80,7 @@ class _Session:
         self.pinged = 0.0
         """When it was pinged, if it has been silent since; 0: it was not."""
         self.unread: bytes | None = None
-        """The marks of wake-ups that it may have yet to read."""
+        """The wake-ups, as one, that it may have yet to read."""
 
 
 class _Held(NamedTuple):
@@ -110,7 +110,7 @@ class LockServiceServer:
         self._locks: dict[bytes, _Held] = {}
         # One round of wake-ups is sent at a time; those that are asked for meanwhile are the next.
         self._round: deque[_Session] = deque()
-        self._round_marks = EVERY_TABLE
+        self._round_wake_up = EVERY_TABLE
         self._due: bytes | None = None
         self._but: _Session | None = None
         self._rest_until = 0.0
@@ -195,10 +195,10 @@ class LockServiceServer:
 
     # --- Wake-ups and time --------------------------------------------------------------
 
-    def _wake(self, session: _Session | None, number: int, marks: bytes) -> bytes:
+    def _wake(self, session: _Session | None, number: int, wake_up: bytes) -> bytes:
         # Of two that wake, each is woken by the other.
         self._but = session if self._due is None or self._but is session else None
-        self._due = joined(self._due, marks)
+        self._due = joined(self._due, wake_up)
         self._sender.hurry()
         return frames.pause(number, max(_PAUSE_MS, len(self._sessions)))
 
@@ -220,17 +220,17 @@ class LockServiceServer:
     def _send_some(self) -> None:
         if not self._round and self._due is not None:
             self._round.extend(one for one in self._sessions if one is not self._but)
-            self._round_marks, self._due, self._but = self._due, None, None
+            self._round_wake_up, self._due, self._but = self._due, None, None
         for _ in range(min(_AT_ONCE, len(self._round))):
             session = self._round.popleft()
             if session not in self._sessions:
                 continue
             # A process that does not read is told once of each table.
             unread = session.unread if session.peer.unsent else None
-            marks = joined(unread, self._round_marks)
-            if marks != unread:
-                self._sender.send(session.peer, frames.frame(frames.WAKE_UP, 0, marks))
-                session.unread = marks if session.peer.unsent else None
+            wake_up = joined(unread, self._round_wake_up)
+            if wake_up != unread:
+                self._sender.send(session.peer, frames.frame(frames.WAKE_UP, 0, wake_up))
+                session.unread = wake_up if session.peer.unsent else None
 
     def _check(self, now: float) -> None:
         """End all sessions without the lease; with it those that answer nothing."""
