@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from stores import Ground, ground
 
-from percola import Observer, Repository, Table, Transaction, UsageError, Worker, observer
+from percola import Observer, Repository, Table, Transaction, UsageError, Worker, observer, rerun
 from percola.catalog import RUNS
 from percola.cells import Kind
 from percola.clock import Clock
@@ -194,6 +194,34 @@ def test_without_records_the_trail_ends_where_rows_end_and_says_so(ground: Groun
     assert lines(causes(repo, used_in["b"], "red"))[1] == " split b"
     with pytest.raises(UsageError, match="no value"):
         causes(repo, title, "nobody")
+
+
+def test_a_run_that_a_rerun_asked_for_is_told_from_one_for_a_weak_notification(
+    ground: Ground,
+) -> None:
+    repo = ground.repo([docs, words])
+    write(repo, "a", "red")
+    work(repo)
+    assert rerun(repo, split).rows == rerun(repo, count).rows == 1
+    work(repo)
+    assert lines(causes(repo, title, "a")) == [
+        "put docs[a].title",
+        " split a",
+        "  (a rerun had it run again, without a new change)",
+    ]
+    assert lines(causes(repo, uses, "red"))[-1] == (
+        "  (it answered a weak notification, whose sender is not recorded)"
+    )
+    # Below the safe point a change that was answered may have been removed.
+    safe_point = GarbageCollector(repo.context, retention=0).collect().safe_point
+    write(repo, "b", "blue")
+    work(repo)
+    rerun(repo, split)
+    work(repo)
+    assert causes(repo, title, "b").runs[0].end == (
+        f"the change that it answered is older than the safe point {safe_point}, or a rerun had "
+        "it run again"
+    )
 
 
 def test_garbage_collection_forgets_records_and_the_trail_says_so(ground: Ground) -> None:

@@ -149,6 +149,10 @@ class _Trail:
     def __init__(self, repo: Repository, width: int) -> None:
         self._store = repo.context.store
         self._width = width
+        self._written = {
+            table.name: {one.key for one in table.members if isinstance(one, Column)}
+            for table in repo.schema
+        }
         self._safe_point = self._store.safe_point()
         self._recording = recording(self._store)
         self._since = feed_since(self._store, RUNS.name)
@@ -239,22 +243,32 @@ class _Trail:
     def _answered(self, run: Run) -> None:
         """The changes that an unrecorded run answered, as far as its acknowledgments tell."""
         changes: list[Change] = []
-        weak = False
+        weak = again = False
         for ack, _, seen in self._acks(run.table, run.row, run.commit_ts, run.commit_ts):
             if acknowledging_observer(ack.column) != run.observer:
                 continue
             cell = Cell(run.table, run.row, acknowledged_column(ack.column) or b"")
             before = self._seen_before(ack, run.commit_ts)
             found = [Change(cell, ts, op) for ts, op in self._changes(cell, before, seen)]
-            weak = weak or not found
+            if not found and cell.column in self._written.get(cell.table, ()):
+                again = True
+            elif not found:
+                weak = True
             changes += found
         self._take(run, changes)
+        old = f"the change that it answered is older than the safe point {self._safe_point}, or "
         if weak:
             run.end = (
-                f"the change that it answered is older than the safe point {self._safe_point}, or "
-                "was a weak notification, whose sender is not recorded"
+                f"{old}was a weak notification, whose sender is not recorded"
                 if self._safe_point
                 else "it answered a weak notification, whose sender is not recorded"
+            )
+        elif again:
+            # Without a change since its last run, only a rerun has an observer run.
+            run.end = (
+                f"{old}a rerun had it run again"
+                if self._safe_point
+                else "a rerun had it run again, without a new change"
             )
 
     def _seen_before(self, ack: Cell, commit_ts: int) -> int:
