@@ -205,8 +205,12 @@ def test_the_lock_of_a_transaction_that_has_not_committed_is_left_alone(ground: 
 def test_a_change_that_is_dead_lettered_is_not_answered(repo: Repository) -> None:
     bad = write(repo, "bad")
     Worker(repo, [fail], **QUICK).run_until_idle()
-    with pytest.raises(NotAnsweredError, match=r"for the observer count: ValueError: cannot count"):
+    with pytest.raises(
+        NotAnsweredError, match=r"for the observer count: ValueError: cannot count"
+    ) as raised:
         repo.wait_answered(bad)
+    # Without saying which, the command is refused.
+    assert "'percola failed retry --observer count' runs" in str(raised.value)
     good = write(repo, "good")
     Worker(repo, [count], **QUICK).run_until_idle()
     repo.wait_answered(good)

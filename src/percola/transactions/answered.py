@@ -130,7 +130,8 @@ class _Wait:
                     raise NotAnsweredError(
                         f"The change of {cell} was dead-lettered for the observer "
                         f"{letter.observer}: {letter.error}. 'percola failed' shows its "
-                        "traceback, 'percola failed retry' runs the observer again."
+                        f"traceback, 'percola failed retry --observer {letter.observer}' runs the "
+                        "observer again."
                     )
 
     def _was_written(self, cell: Cell, low: int, high: int) -> bool:
