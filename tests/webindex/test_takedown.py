@@ -695,10 +695,14 @@ def test_a_dry_run_counts_the_same_and_changes_nothing(empty: Chain) -> None:
 
 def test_blocks_are_listed_and_lifted(empty: Chain) -> None:
     assert "Nothing was removed." in run(empty, "blocks").output
-    run(empty, "remove", URL, "--prefix", f"https://{HOST}/a")
+    long = f"https://{HOST}/a{'b' * 200}"
+    run(empty, "remove", URL, "--prefix", long)
     run(empty, "remove", "--host", HOST, "--block")
-    listed = run(empty, "blocks").output
-    assert f"host {HOST}" in listed and "blocked" in listed and f"url {URL}" in listed
+    listed = run(empty, "blocks").output.splitlines()
+    assert f"host {HOST}  blocked" in listed
+    for name in (f"url {URL}", f"prefix {long}"):  # Nothing of a line is cut off.
+        [line] = [one for one in listed if one.startswith(f"{name}  removed, up to captures of ")]
+        assert line.endswith("Z")
     told = json.loads(run(empty, "blocks", "--json").output)
     assert [(set(one) & {"url", "host", "prefix"}, one["blocked"]) for one in told] == [
         ({"prefix"}, False),
@@ -706,6 +710,7 @@ def test_blocks_are_listed_and_lifted(empty: Chain) -> None:
         ({"url"}, False),
     ]
     assert "1 removal lifted" in run(empty, "unblock", "--host", HOST).output
+    assert run(empty, "unblock", "--host", HOST).output == f"The host {HOST} was not removed.\n"
     again_ = run(empty, "unblock", "--host", HOST, "--json").output
     assert json.loads(again_) == {"lifted": [], "unknown": [{"host": HOST}]}
 

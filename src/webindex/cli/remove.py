@@ -157,12 +157,15 @@ def blocks_command(repo: str, as_json: bool) -> None:
     elif not rules:
         console.print("Nothing was removed.")
     else:
-        console.print(grid([_line(one) for one in rules]))
+        for one in rules:
+            console.print(_line(one))
 
 
-def _line(rule: Rule) -> tuple[str, str]:
+def _line(rule: Rule) -> Text:
+    """A removal or a block in one line, however long its URL: a table would cut it off."""
     what = "blocked" if rule.until is None else f"removed, up to captures of {rule.until}"
-    return f"{rule.scope.kind} {harmless(rule.scope.name)}", what
+    line = Text(f"{rule.scope.kind} {harmless(rule.scope.name)}", style="bold")
+    return line.append(f"  {what}", "not bold")
 
 
 @click.command("unblock")
@@ -188,7 +191,8 @@ def unblock_command(
         named = [{one.kind: one.name} for one in lifted]
         click.echo(json.dumps({"lifted": named, "unknown": [{o.kind: o.name} for o in left]}))
         return
-    console.print(
-        f"{count(len(lifted), 'removal')} lifted: load the crawl again to have them back."
-    )
+    if lifted:
+        console.print(
+            f"{count(len(lifted), 'removal')} lifted: load the crawl again to have the pages back."
+        )
     _print_some([f"The {one.kind} {harmless(one.name)} was not removed." for one in left])
