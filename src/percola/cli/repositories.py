@@ -11,7 +11,7 @@ import percola
 from percola import catalog, inspection
 from percola.cli import arguments, display
 from percola.cli import json_output as documents
-from percola.cli.session import ListByDefault, Session, common, table_option
+from percola.cli.session import ListByDefault, Session, common
 from percola.errors import ConflictingOptionsError, NotARepositoryError
 from percola.observers import loading as targets
 from percola.store.lmdb.environment import DURABILITIES
@@ -203,7 +203,7 @@ def failed_list(session: Session, observer: str | None, traceback: bool) -> None
 @click.option("--observer", metavar="NAME", help="Only this observer's.")
 @click.option("--row", metavar="ROW", help="Only this row's.")
 @click.option("--all", "every", is_flag=True, help="All of them.")
-@table_option
+@click.option("-t", "--table", metavar="TABLE", help="Only this table's; --row in which.")
 @common
 @click.pass_obj
 def failed_retry(
