@@ -30,9 +30,10 @@ from percola.platform import packing
 def pack_env(session: Session, packages: tuple[str, ...], python: str | None, file: Path) -> None:
     """Pack Percola and its packages for Spark's executors.
 
-    FILE is an archive for 'spark-submit --archives FILE#environment', beside
-    '--conf spark.pyspark.python=./environment/bin/python': executors then need nothing but a Python
-    of this version. PySpark is left out, for executors have that of their Spark.
+    FILE is an archive for 'spark-submit --archives FILE#environment'. Unpack it into a folder
+    'environment' for the driver as well, and set PYSPARK_PYTHON=./environment/bin/python there:
+    executors then need nothing but a Python of this version. PySpark is left out, for executors
+    have that of their Spark.
     """
     packed = packing.pack(file, packages, python)
     session.show(
