@@ -84,6 +84,30 @@ def test_check_shows_as_many_findings_as_it_is_asked_for_and_counts_all(
     assert len(document["findings"]) == 2 and document["counts"]["errors"] == 8
 
 
+def test_check_of_a_column_that_was_not_observed_when_it_was_written_names_the_rerun(
+    tmp_path: Path,
+) -> None:
+    place = tmp_path / "new"
+    assert call("--repo", place, "init", "--column", "shop.price:int").code == 0
+    for row in ("a", "b"):
+        assert call("--repo", place, "set", row, "price", "1").code == 0
+    assert call("--repo", place, "init", "--column", "shop.price:int:observed").code == 0
+    answer = call("--repo", place, "check")
+    assert answer.code == 1 and answer.out.count("(lost-notification)") == 2
+    end = answer.out.splitlines()[-1]
+    assert end.startswith("The repository has 2 errors, 0 notes. They are changes without a")
+    assert "'percola rerun OBSERVER'" in end and "backup" not in end
+    end = call("--repo", place, "check", "--limit", 1).out.splitlines()[-1]
+    assert "Those that are shown are changes without a notification" in end
+    # With other errors a backup is what is left.
+    with percola.open(place) as repo:
+        ts = repo.context.oracle.timestamp()
+        repo.context.store.mutate(
+            [RowMutation("shop", b"a", (), [Put(Kind.WRITE, b"price", ts, b"junk")])]
+        )
+    assert "restore a backup" in call("--repo", place, "check").out
+
+
 def test_check_with_notes_only_ends_well(folder: Path, repo: Repository) -> None:
     put(repo, contents, "a", b"body")
     ts = repo.context.oracle.timestamp()

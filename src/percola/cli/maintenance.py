@@ -39,7 +39,7 @@ from percola.maintenance.backup import restore as restore_backup
 from percola.maintenance.check import Counts, Finding, Severity
 from percola.maintenance.check import check as walk
 from percola.maintenance.copy import Copied, copy_repository
-from percola.maintenance.row_rules import Columns
+from percola.maintenance.row_rules import LOST, Columns
 from percola.observers import loading as targets
 from percola.ranges import HERE, Runner
 from percola.recipes import Recipe
@@ -219,10 +219,18 @@ def _print_check(repo: Repository, counts: Counts, found: list[Finding]) -> None
     more = counts.errors + counts.notes - len(found)
     if more and found:
         out.print(f"… and {more:,} more (--limit)")
-    if counts.errors:
+    errors = [one for one in found if one.severity is Severity.ERROR]
+    totals = f"{display.count(counts.errors, 'error')}, {display.count(counts.notes, 'note')}"
+    if errors and all(one.rule == LOST for one in errors):
+        they = "They" if len(errors) == counts.errors else "Those that are shown"
         display.say(
-            f"The repository is damaged: {display.count(counts.errors, 'error')}, "
-            f"{display.count(counts.notes, 'note')}. Keep a copy as it is, and restore a backup."
+            f"The repository has {totals}. {they} are changes without a notification: 'percola "
+            "rerun OBSERVER' has an observer look at them. A column that was not observed when it "
+            "was written needs that once."
+        )
+    elif counts.errors:
+        display.say(
+            f"The repository is damaged: {totals}. Keep a copy as it is, and restore a backup."
         )
     else:
         notes = f", {display.count(counts.notes, 'note')}" if counts.notes else ""

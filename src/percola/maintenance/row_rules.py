@@ -48,6 +48,9 @@ from percola.cells import (
 from percola.errors import DamagedRecordError, PercolaError, WrongTypeError
 from percola.schema import Column, Schema, WeakColumn
 
+LOST: Final = "lost-notification"
+"""The rule that is broken by a change which no observer will look at: a rerun mends that."""
+
 _ACK: Final = ack_column("", b"")[:-1]
 _FAILED: Final = failed_column("", b"")[:-1]
 _FAILURE: Final = {"observer": str, "column": str, "attempts": int, "at_ms": int, "error": str}
@@ -456,7 +459,7 @@ class _Judge:
         if seen < newest:
             after = f"was acknowledged up to {seen}" if seen else "was never acknowledged"
             yield self._finding(
-                "lost-notification",
+                LOST,
                 newest,
                 f"was written at {newest} and {after}, but has no notify entry: no observer "
                 "will look at the change.",
