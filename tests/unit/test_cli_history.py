@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from pathlib import Path
 
 import pytest
@@ -135,6 +136,21 @@ def test_history_shows_bytes_that_are_not_of_the_columns_type(folder: Path) -> N
         put(repo, column, "a", "bob")
     assert call("--repo", folder, "get", "a", "name").out == "BOB"
     assert "BOB" in call("--repo", folder, "history", "a", "name").out
+
+
+def test_history_and_why_say_that_a_time_of_the_log_is_a_bound(
+    folder: Path, repo: Repository
+) -> None:
+    first = put(repo, bal, "Bob", 1)
+    repo.collect_garbage()
+    second = put(repo, bal, "Bob", 2)
+    lines = {one.partition(":")[0]: one for one in history_lines(folder, "Bob")}
+    day = r" \d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+    # The log has a time after the first commit, and none after the second.
+    assert re.search(f"≤{day}$", lines[str(first)]) and re.search(f">{day}$", lines[str(second)])
+    for ts, sign in ((first, "≤"), (second, ">")):
+        shown = run("--repo", folder, "why", "Bob", "bal", "--at", ts).out.splitlines()
+        assert re.fullmatch(rf"bank\['Bob'\].bal  written at {ts} \({sign}{day}\)", shown[0])
 
 
 def test_why_leads_from_a_cell_to_the_write_that_caused_it(folder: Path) -> None:

@@ -161,7 +161,7 @@ def print_history(
     grid.columns[0].no_wrap = grid.columns[3].no_wrap = True
     locks = [_describe_lock(one.lock, cell) for one in versions]
     widest = min(30, max((len(lock) for lock in locks), default=0))
-    taken = 9 + max(4, widest) + 12 + 9 * shows_notify + 12 * shows_acks + 9 + 22 * shows_times
+    taken = 9 + max(4, widest) + 12 + 9 * shows_notify + 12 * shows_acks + 9 + 24 * shows_times
     for one, lock, (after, by) in zip(versions, locks, committed, strict=True):
         data = "" if one.data is None else decoded(column, one.data)
         line: list[str | Text] = [
@@ -184,9 +184,9 @@ def print_history(
 
 
 def _show_commit_time(after: datetime | None, by: datetime | None) -> str:
-    """The time from which a commit counts, or the last one before it, to the second."""
+    """By when it had committed, or else after when, as the log of times has it, to the second."""
     if by is not None:
-        return f"{by.astimezone():%Y-%m-%d %H:%M:%S}"
+        return f"≤ {by.astimezone():%Y-%m-%d %H:%M:%S}"
     return f"> {after.astimezone():%Y-%m-%d %H:%M:%S}" if after is not None else ""
 
 
