@@ -366,8 +366,32 @@ def test_a_worker_process_that_is_killed_ends_the_others(
     pids = [json.loads(worker.expect("started"))["pid"] for _ in range(2)]
     os.kill(pids[1], signal.SIGKILL)
     out, err = worker.process.communicate(timeout=SECONDS)
-    assert (worker.process.returncode, err) == (128 + signal.SIGKILL, "")
+    said = f"Worker process {pids[1]} was killed by signal 9: the others end, too.\n"
+    assert (worker.process.returncode, err) == (128 + signal.SIGKILL, said)
     assert out.count("stopped") == 1
+
+
+def test_a_worker_process_that_ends_with_any_other_status_ends_the_others(
+    folder: Path, app: Path, start: Callable[..., Running]
+) -> None:
+    (app / "quits.py").write_text(
+        "import os\n"
+        "from app import *\n"
+        "@observer(contents)\n"
+        "def quits(t, row):\n"
+        "    try:\n"
+        "        os.mkdir('quit')\n"
+        "    except FileExistsError:\n"
+        "        return\n"
+        "    os._exit(9)\n"
+    )
+    worker = start(folder, "quits:quits", "--processes", 2, "--json", cwd=app)
+    pids = [json.loads(worker.expect("started"))["pid"] for _ in range(2)]
+    assert call("--repo", folder, "set", "a", "contents", "hello").code == 0
+    out, err = worker.process.communicate(timeout=SECONDS)
+    assert worker.process.returncode == 9 and out.count("stopped") == 1
+    said = [f"Worker process {pid} ended with status 9: the others end, too.\n" for pid in pids]
+    assert err in said
 
 
 def test_worker_processes_end_with_the_one_that_started_them(

@@ -14,7 +14,13 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from percola.cli.display import say_note
+
 _LOOK: Final = 0.05
+_IDLE: Final = (3, 4)
+"""Of a process that has ended by `--until-idle`: dead letters, or changes for paused observers."""
+_TOLD: Final = (1, 2)
+"""Of a process that has said itself what was wrong."""
 
 
 def run_processes(words: Sequence[str], count: int) -> int:
@@ -49,7 +55,10 @@ def run_processes(words: Sequence[str], count: int) -> int:
                 running.remove(one)
                 status = status or _exit_status(one.returncode)
                 # With `--until-idle` the others end by themselves, and may have work left.
-                stopping = stopping or one.returncode < 0 or one.returncode in (1, 2)
+                failed = one.returncode not in (0, *_IDLE)
+                if failed and not stopping and one.returncode not in _TOLD:
+                    say_note(f"Worker process {one.pid} {_end(one)}: the others end, too.")
+                stopping = stopping or failed
         return status
     finally:
         for one in processes:
@@ -57,6 +66,12 @@ def run_processes(words: Sequence[str], count: int) -> int:
                 one.stdin.close()  # If this one is interrupted: they end.
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _end(process: subprocess.Popen[bytes]) -> str:
+    if process.returncode < 0:
+        return f"was killed by signal {-process.returncode}"
+    return f"ended with status {process.returncode}"
 
 
 def _exit_status(returned: int) -> int:
