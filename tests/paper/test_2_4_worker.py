@@ -262,6 +262,41 @@ def test_n7_where_much_is_dirty_scanners_begin_at_random_places(ground: Ground) 
     assert len(hit) > len(tablets) / 2
 
 
+def test_n7_scanners_begin_at_random_rows_of_clumps_too(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nearly all keys between these rows lie between two clumps of them."""
+    rows = [f"{part}/{number:02}" for part in range(6) for number in range(20)]
+    with ground.repo(TABLES).transaction() as t:
+        for row in rows:
+            t.notify(again, row)
+    begun: list[bytes] = []
+    enough = threading.Event()
+
+    class Elsewhere(MemoryCoordination):
+        """All rows are locked by others."""
+
+        def try_lock(self, table: str, row: bytes) -> bool:
+            begun.append(row)
+            if len(begun) >= 200:
+                enough.set()
+            return False
+
+    @observer(again)
+    def serve(t: Transaction, row: str) -> None:
+        raise AssertionError("others do")
+
+    # A scan that skips what is locked, after some that have met others, is not asked about.
+    monkeypatch.setattr(scanner, "_TELEPORTS", 1_000_000)
+    worker = Worker(ground.repo(TABLES, coordination=Elsewhere()), [serve], threads=1, rescan=0.001)
+    worker.start()
+    try:
+        assert enough.wait(DEADLINE)
+    finally:
+        worker.stop()
+    assert len(set(begun[:200])) > 60  # Of 120.
+
+
 class SplitStore(PassingStore):
     """A store whose tables are split at these rows."""
 

@@ -15,10 +15,13 @@
     time slice of two seconds over ─────▶  another table's turn; this one resumes at its position
 
 If little is dirty, one call returns all notify entries of a table, and the scanner begins at a
-random one of them. Otherwise it begins at a random key of a random tablet. Rows fill little of the
-key space, and most keys lie before the first row of a tablet or after the last, so once the scanner
-has seen dirty rows, it picks a key between the first and the last of them. It resumes from its
-position: under permanent overload, a new random start each time would starve the rest of a tablet.
+random one of them. Otherwise it begins near a random key of a random tablet. Rows fill little of
+the key space, and most keys lie before the first row of a tablet or after the last, so once the
+scanner has seen dirty rows, it picks a key between the first and the last of them. Rows also stand
+in clumps, and most keys lie between two of these: so it begins at a random one of the next entries,
+or all scanners would meet at the first rows of clumps, and hardly get to the last. It resumes from
+its position: under permanent overload, a new random start each time would starve the rest of a
+tablet.
 
 A table in which nothing was left to do is skipped until there is a wake-up about it, by this
 process or another; then only the rows that the wake-up names are scanned, and those in which
@@ -353,7 +356,12 @@ class Scanner:
         if seen := self._seen.get(table):
             first, last = max(low, seen[0]), min(high or seen[1], seen[1])
             low, high = (first, last) if first < last else (low, high)
-        return _random_key(low, high, self._rng)
+        key = _random_key(low, high, self._rng)
+        scan, most = self._context.store.scan_kind, self._chunk
+        near = scan(Kind.NOTIFY, table, key, tablet.end, most)[0]
+        if len(near) < most:  # Or the last rows of a tablet would be begun at more often.
+            near += scan(Kind.NOTIFY, table, tablet.start, key, most - len(near))[0]
+        return self._rng.choice(near)[0].row if near else key
 
     def _scan_range(
         self,
