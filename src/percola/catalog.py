@@ -17,7 +17,7 @@ from __future__ import annotations
 from typing import Final
 
 from percola.cells import MAX_TS, Cell, Kind
-from percola.errors import NotARepositoryError, UnknownTableError
+from percola.errors import NotARepositoryError, StoreError, UnknownTableError
 from percola.oracle.base import Oracle
 from percola.schema import Column, Family, Schema, Table, WeakColumn
 from percola.store.base import Condition, Delete, Put, RowMutation, Store
@@ -160,7 +160,23 @@ def reconcile(store: Store, declared: Schema) -> Schema:
         merged = declared.merged_into(stored)
         if merged.to_json() == stored.to_json():
             return merged.with_codecs_of(declared)
+        # Before the schema names them: a table that it names and that is missing has been deleted.
+        store.create_tables({table.name for table in merged} - {table.name for table in stored})
         _replace(store, version, _text(merged, indexed=_keeps_index(store)))
+
+
+def check_tables(store: Store, schema: Schema) -> None:
+    """Raise StoreError if a table of the schema is not in the store any more.
+
+    It is not created again: as an empty one it would look as if nothing were wrong.
+    """
+    try:
+        store.check_tables(table.name for table in schema)
+    except UnknownTableError as error:
+        raise StoreError(
+            f"A table of this repository has been deleted. {error} Restore it there, from a "
+            "snapshot of the store, or the repository from a backup."
+        ) from error
 
 
 def keep_feeds(store: Store, oracle: Oracle, schema: Schema) -> None:

@@ -27,7 +27,14 @@ from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, Type
 
 from percola import paused as pauses
 from percola import recording, tracing
-from percola.catalog import columns_of, create_schema, has_schema, keep_feeds, reconcile
+from percola.catalog import (
+    check_tables,
+    columns_of,
+    create_schema,
+    has_schema,
+    keep_feeds,
+    reconcile,
+)
 from percola.cells import Cell, Kind, Op, decode_write
 from percola.clock import Clock
 from percola.codecs import V
@@ -114,7 +121,7 @@ class Repository:
         self._close = close
         self._closed = False
         self.schema = reconcile(store, Schema(schema))
-        store.create_tables(table.name for table in self.schema)
+        check_tables(store, self.schema)
         keep_feeds(store, oracle, self.schema)
         columns, leases = columns_of(self.schema), leases_of(coordination)
         spans = tracing.spans_of(address)

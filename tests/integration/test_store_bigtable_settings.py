@@ -12,8 +12,11 @@ from emulator import Emulator, StandIn
 from google.cloud.bigtable_admin_v2 import types
 from stores import DEADLINE, all_at_once
 
+from percola import Repository, Table
 from percola.cells import Cell, Kind
+from percola.coordination.memory import MemoryCoordination
 from percola.errors import OutcomeUnknownError, StoreError, UnknownTableError
+from percola.oracle.embedded import EmbeddedOracle
 from percola.store.base import Condition, Put, RowMutation
 from percola.store.bigtable.client import (
     DATA,
@@ -64,6 +67,26 @@ def test_tables_that_percola_made_are_taken_as_they_are(emulator: Emulator) -> N
         store.create_tables(["t", "u"])
         store.create_tables(["t"])
         assert store.mutate([RowMutation("t", b"r", (), [lock(b"c", 5)])]) == [True]
+
+
+@pytest.mark.parametrize("deleted", ["docs", "1-docs"])
+def test_a_repository_whose_table_was_deleted_is_refused_and_does_not_go_on_with_an_empty_one(
+    emulator: Emulator, deleted: str
+) -> None:
+    docs = Table("docs")
+    first, second = (emulator.store(f"deleted-{deleted}") for _ in range(2))
+    Repository("first", first, EmbeddedOracle(first), MemoryCoordination(), [docs])
+    path = f"{emulator.place(f'deleted-{deleted}').path}/tables/{deleted}"
+    with grpc.insecure_channel(emulator.address) as channel:
+        delete = channel.unary_unary(
+            TABLE_ADMIN + "DeleteTable",
+            request_serializer=types.DeleteTableRequest.serialize,
+            response_deserializer=lambda raw: raw,
+        )
+        delete(types.DeleteTableRequest(name=path), timeout=DEADLINE)
+    for tables in ([], [docs]):
+        with pytest.raises(StoreError, match=f"has been deleted.*'{deleted}'"):
+            Repository("second", second, EmbeddedOracle(second), MemoryCoordination(), tables)
 
 
 def test_many_that_make_the_same_tables_do_not_disturb_each_other(emulator: Emulator) -> None:

@@ -11,8 +11,11 @@ from hbase import HBase
 from hbase_admin import Admin
 from stores import DEADLINE, all_at_once
 
+from percola import Repository, Table
 from percola.cells import Cell, Kind
+from percola.coordination.memory import MemoryCoordination
 from percola.errors import OutcomeUnknownError, StoreError, UnknownTableError
+from percola.oracle.embedded import EmbeddedOracle
 from percola.store.base import Condition, Delete, RowMutation
 from percola.store.hbase.client import Place
 from percola.store.hbase.jvm import java_class
@@ -66,6 +69,25 @@ def test_tables_that_percola_made_are_taken_as_they_are(hbase: HBase) -> None:
         store.create_tables(["t", "u"])
         store.create_tables(["t"])
         assert store.mutate([RowMutation("t", b"r", (), [lock(b"c", 5)])]) == [True]
+
+
+def test_a_repository_whose_table_was_deleted_is_refused_and_does_not_go_on_with_an_empty_one(
+    hbase: HBase,
+) -> None:
+    docs = Table("docs")
+    first = hbase.store()
+    Repository("first", first, EmbeddedOracle(first), MemoryCoordination(), [docs])
+    admin = first._calls.client().connection.getAdmin()
+    admin.disableTable(first._calls.name("docs"))
+    second = hbase.store(first.place.namespace)
+    with pytest.raises(StoreError, match=r"docs' is disabled\. Enable it: enable '.*:docs'"):
+        Repository("second", second, EmbeddedOracle(second), MemoryCoordination())
+    admin.deleteTable(first._calls.name("docs"))
+    for tables in ([], [docs]):
+        with pytest.raises(StoreError, match=r"has been deleted\..*no table 'docs'"):
+            Repository("third", second, EmbeddedOracle(second), MemoryCoordination(), tables)
+    assert not admin.tableExists(first._calls.name("docs"))
+    admin.close()
 
 
 def test_a_table_that_another_made_in_the_same_way_is_taken(hbase: HBase) -> None:

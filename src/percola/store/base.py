@@ -355,6 +355,13 @@ class Store(ABC):
     def create_tables(self, names: Iterable[str]) -> None:
         """Create the tables that do not exist. Idempotent, and safe to run concurrently."""
 
+    def check_tables(self, names: Iterable[str]) -> None:
+        """Look at tables that were created before: UnknownTableError if one was deleted.
+
+        Tables of an embedded store are deleted by nobody.
+        """
+        self.create_tables(names)
+
     @abstractmethod
     def check_row(self, table: str, row: bytes) -> None:
         """Raise RowTooLongError if the row's key does not fit this store."""

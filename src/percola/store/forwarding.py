@@ -37,6 +37,9 @@ class ForwardingStore(Store):
     def create_tables(self, names: Iterable[str]) -> None:
         self.inner.create_tables(names)
 
+    def check_tables(self, names: Iterable[str]) -> None:
+        self.inner.check_tables(names)
+
     def check_row(self, table: str, row: bytes) -> None:
         self.inner.check_row(table, row)
 

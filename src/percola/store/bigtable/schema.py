@@ -49,9 +49,16 @@ _SCHEMA: Final = types.Table.View.SCHEMA_VIEW
 def create_tables(calls: Calls, names: Iterable[str]) -> None:
     """Create the tables that do not exist; StoreError if one cannot be used."""
     for name in names:
-        _create_table(calls, name, ROW_FAMILIES)
-        if not name.startswith("@"):
-            _create_table(calls, table_of(name, Kind.NOTIFY), NOTIFY_FAMILIES)
+        for table, families in tables_of(name).items():
+            _create_table(calls, table, families)
+
+
+def tables_of(name: str) -> dict[str, Sequence[str]]:
+    """Bigtable's tables of a table of Percola's, and the families of each."""
+    found: dict[str, Sequence[str]] = {name: ROW_FAMILIES}
+    if not name.startswith("@"):
+        found[table_of(name, Kind.NOTIFY)] = NOTIFY_FAMILIES
+    return found
 
 
 def _create_table(calls: Calls, name: str, families: Sequence[str]) -> None:

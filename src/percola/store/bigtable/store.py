@@ -42,7 +42,7 @@ from percola.store.bigtable.client import Calls, Place
 from percola.store.bigtable.filters import nothing
 from percola.store.bigtable.reads import BigtableReading
 from percola.store.bigtable.row_stream import RowStream
-from percola.store.bigtable.schema import check_app_profile, create_tables
+from percola.store.bigtable.schema import check_app_profile, create_tables, tables_of
 from percola.store.bigtable.shared_row import Shared
 from percola.store.bigtable.writes import apply, remove_changes
 from percola.store.remote.client import REQUEST_SECONDS, TIMEOUT_SECONDS
@@ -99,8 +99,9 @@ class BigtableStore(RemoteStore):
 
     def _find_table(self, name: str) -> None:
         # Reads no row, but Bigtable's answer says whether the table exists.
-        for _ in RowStream(self._calls, name, nothing(), keys=[b"\0"]):
-            pass
+        for table in tables_of(name):
+            for _ in RowStream(self._calls, table, nothing(), keys=[b"\0"]):
+                pass
 
     def _tablet_starts(self, table: str) -> Sequence[bytes]:
         return self._calls.sample_keys(table)

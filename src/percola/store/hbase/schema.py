@@ -139,10 +139,15 @@ def _create(calls: Calls, admin: JavaObject, name: str) -> None:
                     admin.createTable(_descriptor(table))
             if admin.isTableAvailable(table):
                 return
+            full = calls.place.table(name)
+            if admin.isTableDisabled(table):
+                raise StoreError(
+                    f"The HBase table {full!r} is disabled. Enable it: enable '{full}' in 'hbase "
+                    "shell'."
+                )
             if not tries.wait():
                 raise StoreError(
-                    f"The HBase table {calls.place.table(name)!r} is not available: 'hbase hbck' "
-                    "says why."
+                    f"The HBase table {full!r} is not available: 'hbase hbck' says why."
                 )
         except jpype.JException as error:
             kind = Failure.of(error).names[0].rpartition(".")[2]

@@ -104,6 +104,14 @@ class RemoteStore(Store):
                     self._create_table(name)
                     self._known.add(name)
 
+    def check_tables(self, names: Iterable[str]) -> None:
+        wanted = list(names)
+        self._calls.check_open()
+        for name in wanted:
+            if name not in self._known:
+                self._find_table(name)
+        self.create_tables(wanted)  # Checks their settings.
+
     def _check_table(self, table: str) -> None:
         self._calls.check_open()
         if table not in self._known:
