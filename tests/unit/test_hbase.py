@@ -107,6 +107,14 @@ def test_opening_starts_no_java_and_a_closed_store_says_so(tmp_path: Path) -> No
         store.mutate([])
 
 
+def test_where_no_zookeeper_answers_the_error_says_that_the_address_is_that_of_one() -> None:
+    store = open_hbase("hbase://wrong:2181/ns")
+    lost = Failure(("java.io.IOException",), "x: KeeperErrorCode = ConnectionLoss for /hbase")
+    said = str(store._calls.silence(lost, "looking for the table 't'"))
+    assert "HBase at wrong:2181 does not answer" in said
+    assert "The address is that of HBase's ZooKeeper, and none answers there: check it" in said
+
+
 # --- Jars -------------------------------------------------------------------------------
 
 

@@ -354,14 +354,20 @@ class Calls(RemoteCalls):
         """The error for a call that was retried for `timeout_seconds` without effect."""
         if failure.trouble:
             return no_login(self.place, failure.trouble)
-        closes = "ConnectionClosedException" in failure.text
-        advice = (
-            " If it takes only Kerberos or TLS, the client's settings must say so, in the folder "
-            f"that {CONF} names."
-        )
+        advice = ""
+        if "ConnectionClosedException" in failure.text:
+            advice = (
+                " If it takes only Kerberos or TLS, the client's settings must say so, in the "
+                f"folder that {CONF} names."
+            )
+        elif "KeeperErrorCode = ConnectionLoss" in failure.text:
+            advice = (
+                " The address is that of HBase's ZooKeeper, and none answers there: check it, and "
+                "that most of its servers run."
+            )
         return StoreError(
             f"{self.place} does not answer: {what} was tried for {self.timeout_seconds:g} s "
-            f"({failure}).{advice if closes else ''}"
+            f"({failure}).{advice}"
         )
 
     def contested(self, table: str, row: bytes) -> StoreError:
