@@ -361,6 +361,8 @@ class Scanner:
         near = scan(Kind.NOTIFY, table, key, tablet.end, most)[0]
         if len(near) < most:  # Or the last rows of a tablet would be begun at more often.
             near += scan(Kind.NOTIFY, table, tablet.start, key, most - len(near))[0]
+        if not near:  # From the end of a tablet without dirty rows all would go to the first ones.
+            near = scan(Kind.NOTIFY, table, limit=most)[0]
         return self._rng.choice(near)[0].row if near else key
 
     def _scan_range(
