@@ -24,6 +24,7 @@ from percola.oracle.embedded import EmbeddedOracle
 from percola.recipes import COUNTER, MAX, MIN, Applied, Distinct, Index, Sums, Tree, check, top
 from percola.recipes import index as index_module
 from percola.recipes import tree as tree_module
+from percola.recipes.applied import VALUES
 from percola.recipes.keys import PART_BYTES, join, part
 from percola.store.memory import MemoryStore
 
@@ -491,3 +492,34 @@ def test_a_key_that_is_no_text_is_refused() -> None:
     for bad in ("", 7, None):
         with pytest.raises(WrongTypeError, match="a text of at least one character"):
             part(bad)  # type: ignore[arg-type]
+
+
+# --- Contributions ------------------------------------------------------------------------
+
+
+@given(
+    st.recursive(
+        st.none() | st.sampled_from(["abc", "1.20", ""]) | st.decimals(allow_nan=False),
+        lambda values: (
+            st.lists(values, max_size=2)
+            | st.dictionaries(st.sampled_from(["decimal", "", "g"]), values, max_size=2)
+        ),
+        max_leaves=6,
+    )
+)
+def test_a_contribution_is_read_as_it_was_written(value: Any) -> None:
+    """Also a dictionary that looks like a decimal."""
+    assert VALUES.decode(VALUES.encode(value)) == value
+
+
+def test_a_group_may_be_named_decimal() -> None:
+    names: Table[str] = Table("names")
+    longest: Tree[str] = Tree("longest", names, MAX)
+    repo = opened(names, *longest.tables)
+    for value in ("abc", "12"):
+        with repo.transaction() as t:
+            longest.contribute(t, "a", {"decimal": value})
+        work(repo, longest.observers)
+        assert longest.get(repo.snapshot(), "decimal") == value
+    assert check(repo, [longest]) == []
+    assert VALUES.decode(b'{"decimal":"abc"}') == {"decimal": "abc"}, "of an earlier version"

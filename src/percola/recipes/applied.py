@@ -11,10 +11,11 @@ applied once, whatever fails or runs twice.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 from collections.abc import Callable, Iterator, Mapping
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, Final, Generic, NamedTuple
 
 from percola.codecs import Codec
@@ -26,6 +27,7 @@ from percola.transactions.snapshot import Snapshot
 from percola.transactions.transaction import Transaction
 
 _DECIMAL: Final = "decimal"
+_ESCAPED: Final = ""
 
 
 def _other(value: object) -> object:
@@ -35,9 +37,33 @@ def _other(value: object) -> object:
 
 
 def _decimals(found: dict[str, Any]) -> Any:
-    if len(found) == 1 and isinstance(found.get(_DECIMAL), str):
-        return Decimal(found[_DECIMAL])
+    if len(found) != 1 or _DECIMAL not in found:
+        return found
+    value = found[_DECIMAL]
+    if _is_escape(value):
+        return {_DECIMAL: value[_ESCAPED]}
+    if isinstance(value, str):
+        # Texts of earlier versions were not escaped.
+        with contextlib.suppress(InvalidOperation):
+            return Decimal(value)
     return found
+
+
+def _is_escape(value: Any) -> bool:
+    return isinstance(value, dict) and value.keys() == {_ESCAPED}
+
+
+def _escaped(value: Any) -> Any:
+    """The same, but for dictionaries that would be read as decimals, or as such an escape."""
+    if isinstance(value, list | tuple):
+        return list(map(_escaped, value))
+    if not isinstance(value, dict):
+        return value
+    if value.keys() == {_DECIMAL}:
+        inner = value[_DECIMAL]
+        if isinstance(inner, str) or _is_escape(inner):
+            return {_DECIMAL: {_ESCAPED: _escaped(inner)}}
+    return {key: _escaped(one) for key, one in value.items()}
 
 
 _ENCODER: Final = json.JSONEncoder(
@@ -47,7 +73,10 @@ _DECODER: Final = json.JSONDecoder(object_hook=_decimals)
 
 
 def _encode(value: Any) -> bytes:
-    return _ENCODER.encode(value).encode()
+    text = _ENCODER.encode(value)
+    if f'"{_DECIMAL}"' in text:
+        text = _ENCODER.encode(_escaped(value))
+    return text.encode()
 
 
 def _decode(raw: bytes) -> Any:
@@ -56,7 +85,10 @@ def _decode(raw: bytes) -> Any:
 
 # Named functions, so that a schema can be sent to another process.
 VALUES: Final[Codec[Any]] = Codec("json", _encode, _decode)
-"""JSON, and decimals as {"decimal": "1.20"}: they are exact."""
+"""JSON, and decimals as {"decimal": "1.20"}: they are exact.
+
+A dictionary that looks like that is escaped: {"decimal": {"": "1.20"}}.
+"""
 
 
 class Change(NamedTuple):
