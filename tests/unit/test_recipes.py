@@ -16,7 +16,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from percola import JSON, Observer, Repository, Row, Table, Transaction, Worker, observer
+from percola import (
+    DATE,
+    FLOAT32,
+    JSON,
+    Observer,
+    Repository,
+    Row,
+    Table,
+    Transaction,
+    Worker,
+    decimal_of,
+    observer,
+)
 from percola.cells import Kind
 from percola.coordination.memory import MemoryCoordination
 from percola.errors import ConflictError, SchemaError, WrongTypeError
@@ -523,3 +535,45 @@ def test_a_group_may_be_named_decimal() -> None:
         assert longest.get(repo.snapshot(), "decimal") == value
     assert check(repo, [longest]) == []
     assert VALUES.decode(b'{"decimal":"abc"}') == {"decimal": "abc"}, "of an earlier version"
+
+
+def test_sums_of_decimals_keep_all_digits() -> None:
+    """A program's own decimal context rounds to 28."""
+    source = Table("source")
+    sums = Sums("sums", source, {"price": decimal_of(38, 2)})
+    repo = opened(source, *sums.tables)
+    large, small = Decimal("123456789012345678901234567890123456.78"), Decimal("0.01")
+    with repo.transaction() as t:
+        t.set(sums._shards, "parts", 2)
+    for row, price in (("a", large), ("b", small), ("c", small)):
+        with repo.transaction() as t:
+            sums.contribute(t, row, {group: {"price": price} for group in ("direct", "parts")})
+    for step in (lambda: None, lambda: work(repo, sums.observers)):
+        step()
+        for group in ("direct", "parts"):
+            found = sums.get(repo.snapshot(), group)["price"]
+            assert str(found) == "123456789012345678901234567890123456.80"
+    assert check(repo, [sums]) == []
+    with repo.transaction() as t:
+        sums.contribute(t, "a", {})
+    work(repo, sums.observers)
+    assert sums.get(repo.snapshot(), "direct")["price"] == Decimal("0.02")
+    assert check(repo, [sums]) == []
+
+
+def test_a_sum_of_floats_never_becomes_infinite() -> None:
+    """What is taken back would leave it infinite for ever."""
+    source = Table("source")
+    sums = Sums("sums", source, {"x": float})
+    repo = opened(source, *sums.tables)
+    with repo.transaction() as t:
+        sums.contribute(t, "a", {"g": {"x": 1e308}})
+    t = repo.transaction()
+    with pytest.raises(WrongTypeError, match=r"1e\+308 and 1e\+308 is beyond the range of floats"):
+        sums.contribute(t, "b", {"g": {"x": 1e308}})
+
+
+@pytest.mark.parametrize("type_", [FLOAT32, str, bool, DATE])
+def test_a_measure_of_a_type_without_sums_is_refused(type_: Any) -> None:
+    with pytest.raises(SchemaError, match="The measure 'x' of the sums 'sums' is"):
+        Sums("sums", Table("source"), {"x": type_})

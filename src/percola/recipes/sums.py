@@ -20,10 +20,10 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Context, Decimal, Inexact
 from typing import Any, Final, Generic
 
-from percola.codecs import Codec
+from percola.codecs import TYPE_NAMES, Codec
 from percola.errors import ConflictError, SchemaError, WrongTypeError
 from percola.observers.observer import Observer, observer
 from percola.recipes.applied import VALUES, Applied
@@ -38,6 +38,10 @@ Number = int | float | Decimal
 MOST_SHARDS: Final = 64
 FOLD_SECONDS: Final = 1.0
 """For how long parts may wait to be folded while a worker finds other work."""
+
+_EXACT: Final = Context(prec=100, traps=[Inexact])
+"""Decimals are added in this context: a program's own would round sums to 28 digits."""
+_NOT_SUMMED: Final = frozenset(TYPE_NAMES) - {"int", "int16", "int32", "int64", "float"}
 
 _COUNT: Final = "count"
 _REMEMBERED: Final = 4096
@@ -74,8 +78,9 @@ class Sums(Generic[R]):
     Args:
         name: of the derived table, which this declares. Its rows are the groups.
         source: the table whose rows contribute, of which this declares the column `applied.NAME`.
-        measures: the type of each measure: int, Decimal, or float. Sums of int and Decimal are
-            exact; the sum of floats depends on the order of additions in its last digits.
+        measures: the type of each measure: int, INT16 to INT64, decimal_of(…) or float. Sums of
+            integers and decimals are exact; the sum of floats depends on the order of additions in
+            its last digits.
         feed: whether changes of the derived table can be followed.
         observed: whether `count` and the measures are observed columns: an observer of them may
             read a group with `get`, and contribute for it to another recipe, whose source is
@@ -109,6 +114,12 @@ class Sums(Generic[R]):
                 f"A measure of the sums {name!r} cannot be named {min(reserved)!r}: the table has "
                 "a column of that name for its own use."
             )
+        for measure, column in self.measures.items():
+            if column.codec.name in _NOT_SUMMED:
+                raise SchemaError(
+                    f"The measure {measure!r} of the sums {name!r} is {column.codec.name}, of "
+                    "which sums would not be right: use int, float or percola.decimal_of(…)."
+                )
         self._shards: Column[str, int] = self.table.column("shards", int)
         self._part: Family[str, Any] = self.table.family("part", VALUES)
         self._fold: WeakColumn[str] = self.table.weak_column("fold")
@@ -131,8 +142,8 @@ class Sums(Generic[R]):
                 missing adds nothing; a group without measures is counted. Empty: the row
                 contributes nothing any more.
 
-        Returns whether anything changed. Raises WrongTypeError for a value of a wrong type and
-        SchemaError for an unknown measure.
+        Returns whether anything changed. Raises WrongTypeError for a value of a wrong type or if a
+        sum does not fit its column, and SchemaError for an unknown measure.
         """
         for measures in now.values():
             self._check(measures)
@@ -189,7 +200,7 @@ class Sums(Generic[R]):
         found = dict(t.get(part, group) or {})
         found[_COUNT] = found.get(_COUNT, 0) + count
         for measure, delta in deltas.items():
-            found[measure] = found.get(measure, 0) + delta
+            found[measure] = _plus(found.get(measure, 0), delta)
         t.set(part, group, found)
         t.notify(self._fold, group)
 
@@ -201,7 +212,7 @@ class Sums(Generic[R]):
             t.set(self.count, group, total)
         for measure, delta in deltas.items():
             column = self.measures[measure]
-            t.set(column, group, (t.get(column, group) or 0) + delta)
+            t.set(column, group, _plus(t.get(column, group) or 0, delta))
         if not total:
             # Perhaps nothing contributes any more. There may be parts, so only a fold can tell.
             t.notify(self._fold, group)
@@ -261,7 +272,7 @@ class Sums(Generic[R]):
         for part in row.family(self._part).values():
             count += part.get(_COUNT, 0)
             for measure in sums:
-                sums[measure] += part.get(measure, 0)
+                sums[measure] = _plus(sums[measure], part.get(measure, 0))
         return Aggregate(count, sums)
 
     # --- Checking -----------------------------------------------------------------------
@@ -287,7 +298,7 @@ class Sums(Generic[R]):
     def _combined(kind: str, left: Any, right: Any) -> Any:
         sums = dict(left[1])
         for measure, value in right[1].items():
-            sums[measure] = sums[measure] + value if measure in sums else value
+            sums[measure] = _plus(sums[measure], value) if measure in sums else value
         return left[0] + right[0], sums
 
     def _judge(self, kind: str, group: str, expected: Any, found: Any) -> Iterator[str]:
@@ -322,10 +333,20 @@ def _salt() -> int:
     return hash((os.getpid(), threading.get_ident()))
 
 
+def _plus(left: Any, right: Any) -> Any:
+    """The sum of two numbers: exact, but of floats; WrongTypeError if it is too large for those."""
+    if isinstance(left, Decimal) or isinstance(right, Decimal):
+        return _EXACT.add(left, right)
+    total = left + right
+    if isinstance(total, float) and not math.isfinite(total):
+        raise WrongTypeError(f"The sum of {left!r} and {right!r} is beyond the range of floats.")
+    return total
+
+
 def _difference(before: Any, now: Any) -> Any:
     if before is None:
-        return 0 if now is None else now
-    return -before if now is None else now - before
+        return now or 0
+    return _plus(now or 0, before.copy_negate() if isinstance(before, Decimal) else -before)
 
 
 def _zero(column: Column[str, Any]) -> Any:
