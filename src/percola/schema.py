@@ -139,7 +139,7 @@ class Column(Generic[R, V]):
         """Encode `value`; raises WrongTypeError if it has a wrong type."""
         try:
             return self.encode(value)
-        except (TypeError, ValueError, AttributeError) as error:
+        except (TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             raise WrongTypeError(
                 f"The column {self!r} holds {self.codec.name}, but was given "
                 f"{_given(value, error)}."
@@ -388,7 +388,10 @@ class Table(Generic[R]):
 
 def _given(value: Any, error: Exception) -> str:
     """A value that was refused, and why."""
-    shown = repr(value)
+    try:
+        shown = repr(value)
+    except (ValueError, RecursionError):  # Very many digits, or a very deep value.
+        return f"{type(value).__name__} that is too large"
     if len(shown) > 60:
         shown = shown[:60] + "…"
     reason = f": {error}" if isinstance(error, UnfitValueError) else ""

@@ -6,6 +6,7 @@ That they do under faults and kill -9 is shown by `tests/simulation` and
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +34,19 @@ from percola.cells import Kind
 from percola.coordination.memory import MemoryCoordination
 from percola.errors import ConflictError, SchemaError, WrongTypeError
 from percola.oracle.embedded import EmbeddedOracle
-from percola.recipes import COUNTER, MAX, MIN, Applied, Distinct, Index, Sums, Tree, check, top
+from percola.recipes import (
+    COUNTER,
+    MAX,
+    MIN,
+    Applied,
+    Distinct,
+    Export,
+    Index,
+    Sums,
+    Tree,
+    check,
+    top,
+)
 from percola.recipes import index as index_module
 from percola.recipes import tree as tree_module
 from percola.recipes.applied import VALUES
@@ -577,3 +590,64 @@ def test_a_sum_of_floats_never_becomes_infinite() -> None:
 def test_a_measure_of_a_type_without_sums_is_refused(type_: Any) -> None:
     with pytest.raises(SchemaError, match="The measure 'x' of the sums 'sums' is"):
         Sums("sums", Table("source"), {"x": type_})
+
+
+DEEP: Any = functools.reduce(lambda inner, _: [inner], range(100_000), [])
+
+
+@pytest.mark.parametrize("bad", [None, 1, "", "\ud800", b"b", True, ("a", "b"), float("nan")])
+def test_a_key_that_cannot_be_one_is_refused_before_anything_is_written(bad: Any) -> None:
+    source = Table("source")
+    sums, seen = Sums("sums", source), Distinct("seen", source)
+    best: Tree[str] = Tree("best", source, MAX)
+    by_key = Index("by_key", source, due=source.weak_column("due"))
+    queue = Export("queue")
+    recipes = [sums, seen, best, by_key]
+    repo = opened(source, *(table for one in [*recipes, queue] for table in one.tables))
+    with repo.transaction() as t:
+        for call in (
+            lambda: sums.contribute(t, "a", {bad: {}, "g": {}}),
+            lambda: seen.contribute(t, "a", {bad: ["x"], "g": ["x"]}),
+            lambda: seen.contribute(t, "a", {"g": [bad, "x"]}),
+            lambda: best.contribute(t, "a", {bad: 1, "g": 1}),
+            lambda: best.get(t, bad),
+            lambda: by_key.register(t, "a", [bad, "k"]),
+            lambda: by_key.notify_owners(t, bad),
+            lambda: queue.enter(t, bad),
+        ):
+            with pytest.raises(WrongTypeError, match=r"A key of a recipe|is not valid Unicode"):
+                call()
+    assert not repo.pending()
+    assert not any(repo.snapshot().scan(source))
+
+
+@pytest.mark.parametrize("bad", [None, [], "abc", [("g", {})], 5])
+def test_a_contribution_that_is_no_dictionary_is_refused(bad: Any) -> None:
+    source = Table("source")
+    recipes = Sums("sums", source), Distinct("seen", source), Tree("best", source, MAX)
+    t = opened(source, *(table for one in recipes for table in one.tables)).transaction()
+    for recipe in recipes:
+        with pytest.raises(WrongTypeError, match="a dictionary by group"):
+            recipe.contribute(t, "a", bad)
+
+
+def test_values_that_cannot_be_contributed_are_refused() -> None:
+    source = Table("source")
+    sums, seen = Sums("sums", source, {"x": float}), Distinct("seen", source)
+    best: Tree[str] = Tree("best", source, MAX)
+    by_key = Index("by_key", source)
+    recipes = [sums, seen, best, by_key]
+    t = opened(source, *(table for one in recipes for table in one.tables)).transaction()
+    for bad in (float("nan"), "\ud800", {1, 2}, b"b", 10**5000, DEEP):
+        best.contribute(t, "a", {"g": 1})
+        with pytest.raises(WrongTypeError, match=r"source\.applied\.best holds json"):
+            best.contribute(t, "a", {"g": bad})
+    with pytest.raises(WrongTypeError, match=r"sums\.x holds float, but was given int 1000"):
+        sums.contribute(t, "a", {"g": {"x": 10**400}})
+    with pytest.raises(WrongTypeError, match="a dictionary of measures"):
+        sums.contribute(t, "a", {"g": 5})  # type: ignore[dict-item]
+    # A text has characters, which nobody means.
+    with pytest.raises(WrongTypeError, match="lists of texts, but this is str 'p17'"):
+        by_key.register(t, "a", "p17")
+    with pytest.raises(WrongTypeError, match="lists of texts, but this is str 'red'"):
+        seen.contribute(t, "a", {"g": "red"})

@@ -20,7 +20,9 @@ from typing import Any, Final, Generic, NamedTuple
 
 from percola.codecs import Codec
 from percola.codecs.base import decoded_json
+from percola.errors import WrongTypeError
 from percola.recipes.comparing import Claim, Scan
+from percola.recipes.keys import check_key
 from percola.schema import Column, R, Table
 from percola.transactions.row import Row
 from percola.transactions.snapshot import Snapshot
@@ -127,10 +129,15 @@ class Applied(Generic[R]):
 
         The caller applies all of the changes in the same transaction. A key whose value is None
         counts as missing. Returns the changes in the order of their keys; empty if there are none,
-        and then nothing is written.
+        and then nothing is written. Raises WrongTypeError for a key or a value that cannot be part
+        of a contribution.
         """
+        check_contribution(now)
         before: Mapping[str, Any] = t.get(self.column, row) or {}
         now = {key: value for key, value in now.items() if value is not None}
+        for key, value in now.items():
+            check_key(key)
+            self.column.encode_value(value)
         changes = [
             Change(key, before.get(key), now.get(key))
             for key in sorted(before.keys() | now.keys())
@@ -157,6 +164,15 @@ class Applied(Generic[R]):
     ) -> Iterator[Claim]:
         for key, value in row[self.column].items():
             yield from claims(row.key, key, value)
+
+
+def check_contribution(now: object) -> None:
+    """Check that something has a contribution by key; WrongTypeError if not."""
+    if not isinstance(now, Mapping):
+        raise WrongTypeError(
+            "What a row contributes is a dictionary by group, and an empty one if it contributes "
+            f"nothing, but this is {type(now).__name__} {now!r}."
+        )
 
 
 def _same(left: Any, right: Any) -> bool:

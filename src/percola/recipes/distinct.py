@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Generic
 
 from percola.observers.observer import Observer
-from percola.recipes.applied import Applied
+from percola.recipes.applied import Applied, check_contribution
 from percola.recipes.comparing import Claim, Comparison, Scan
-from percola.recipes.keys import below, join
+from percola.recipes.keys import below, join, keys_in
 from percola.recipes.sums import Sums
 from percola.schema import Column, R, Table
 from percola.transactions.row import Row
@@ -54,7 +54,8 @@ class Distinct(Generic[R]):
 
         Returns whether anything changed. Raises WrongTypeError for a value that is not a text.
         """
-        wanted = {group: sorted(set(values)) for group, values in now.items()}
+        check_contribution(now)
+        wanted = {group: keys_in(values) for group, values in now.items()}
         changes = self.applied.diff(t, row, {g: values for g, values in wanted.items() if values})
         for group, before, after in changes:
             old, new = set(before or ()), set(after or ())

@@ -20,7 +20,7 @@ from typing import Any, Final
 from percola.observers.observer import Observer, observer
 from percola.recipes.applied import Applied
 from percola.recipes.comparing import Claim, Comparison, Scan
-from percola.recipes.keys import below, join, part
+from percola.recipes.keys import below, join, keys_in, part
 from percola.schema import Column, Table, WeakColumn
 from percola.transactions.row import Row
 from percola.transactions.snapshot import Snapshot
@@ -68,7 +68,7 @@ class Index:
         Notifies `due` for the row, whether or not its keys changed. Read what the keys refer to
         in the run of `due`, and not in this transaction.
         """
-        changes = self.applied.diff(t, row, dict.fromkeys(keys, True))
+        changes = self.applied.diff(t, row, dict.fromkeys(keys_in(keys), True))
         for key, before, _ in changes:
             entry = join(key, row)
             if before is None:

@@ -9,6 +9,7 @@ Parts are joined with '/', so all rows of one first part are one range of the ta
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from typing import Final
 
 from percola.errors import WrongTypeError
@@ -20,16 +21,38 @@ _HASH_CHARACTERS: Final = 32
 _ESCAPED: Final = str.maketrans({"%": "%25", "/": "%2F", "~": "%7E", "\0": "%00"})
 
 
-def part(text: str) -> str:
-    """One part of a key, escaped, and shortened if it is long; WrongTypeError if it is no text.
-
-    Different texts have different parts: those that are shortened differ in their SHA-256.
-    """
+def check_key(text: object) -> None:
+    """Check that something can be a key of a recipe; WrongTypeError if not."""
     if not isinstance(text, str) or not text:
         raise WrongTypeError(
             f"A key of a recipe is a text of at least one character, but this is "
             f"{type(text).__name__} {text!r}."
         )
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise WrongTypeError(f"The key {text!r} of a recipe is not valid Unicode text.") from error
+
+
+def keys_in(keys: Iterable[str]) -> list[str]:
+    """Different keys in order; WrongTypeError if one cannot be a key, or for a single text."""
+    if isinstance(keys, str) or not isinstance(keys, Iterable):
+        raise WrongTypeError(
+            f"Keys and values of a recipe are lists of texts, but this is {type(keys).__name__} "
+            f"{keys!r}."
+        )
+    found = list(keys)
+    for key in found:
+        check_key(key)
+    return sorted(set(found))
+
+
+def part(text: str) -> str:
+    """One part of a key, escaped, and shortened if it is long; WrongTypeError if it is no text.
+
+    Different texts have different parts: those that are shortened differ in their SHA-256.
+    """
+    check_key(text)
     escaped = text.translate(_ESCAPED)
     raw = escaped.encode()
     if len(raw) <= PART_BYTES:

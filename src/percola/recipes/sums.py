@@ -26,7 +26,7 @@ from typing import Any, Final, Generic
 from percola.codecs import TYPE_NAMES, Codec
 from percola.errors import ConflictError, SchemaError, WrongTypeError
 from percola.observers.observer import Observer, observer
-from percola.recipes.applied import VALUES, Applied
+from percola.recipes.applied import VALUES, Applied, check_contribution
 from percola.recipes.comparing import Claim, Comparison, Scan
 from percola.schema import Column, Family, R, Table, WeakColumn
 from percola.transactions.row import Row
@@ -145,6 +145,7 @@ class Sums(Generic[R]):
         Returns whether anything changed. Raises WrongTypeError for a value of a wrong type or if a
         sum does not fit its column, and SchemaError for an unknown measure.
         """
+        check_contribution(now)
         for measures in now.values():
             self._check(measures)
         changes = self.applied.diff(t, row, now)
@@ -158,6 +159,11 @@ class Sums(Generic[R]):
         return bool(changes)
 
     def _check(self, measures: Mapping[str, Any]) -> None:
+        if not isinstance(measures, Mapping):
+            raise WrongTypeError(
+                f"A row contributes a dictionary of measures to a group of the sums "
+                f"{self.table.name!r}, but this is {type(measures).__name__} {measures!r}."
+            )
         for measure, value in measures.items():
             column = self.measures.get(measure)
             if column is None:
@@ -167,7 +173,7 @@ class Sums(Generic[R]):
                 )
             if value is None:
                 continue
-            if isinstance(value, float) and not abs(value) < float("inf"):
+            if isinstance(value, float) and not math.isfinite(value):
                 raise WrongTypeError(f"{value!r} cannot be added to {column!r}.")
             column.encode_value(value)
 
