@@ -450,6 +450,17 @@ def test_all_owners_of_a_key_are_notified_some_at_a_time(few_at_a_time: None) ->
     assert check(repo, [index]) == []
 
 
+def test_an_index_notifies_rows_of_its_source_or_nobody() -> None:
+    source = Table("source")
+    with pytest.raises(SchemaError, match=r"a weak column of that table, and not other\.due"):
+        Index("by_key", source, due=Table("other").weak_column("due"))
+    by_key = Index("by_key", source)
+    repo = opened(source, *by_key.tables)
+    t = repo.transaction()
+    with pytest.raises(SchemaError, match="declare it with due="):
+        by_key.notify_owners(t, "k")
+
+
 # --- What differs is told -----------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
+from percola.errors import SchemaError
 from percola.observers.observer import Observer, observer
 from percola.recipes.applied import Applied
 from percola.recipes.comparing import Claim, Comparison, Scan
@@ -52,6 +53,11 @@ class Index:
         *,
         due: WeakColumn[str] | None = None,
     ) -> None:
+        if due is not None and due.table_name != source.name:
+            raise SchemaError(
+                f"The index {name!r} notifies rows of {source.name!r}: `due` is a weak column of "
+                f"that table, and not {due!r}."
+            )
         self.table: Final[Table[str]] = Table(name)
         self.due: Final = due
         self._owner: Column[str, str] = self.table.column("owner", str)
@@ -92,7 +98,13 @@ class Index:
         """Have `due` notified for every row that has the key, after this transaction commits.
 
         Costs one notification here; a worker notifies `OWNERS_AT_A_TIME` owners a transaction.
+        Raises SchemaError for an index without `due`.
         """
+        if self.due is None:
+            raise SchemaError(
+                f"The index {self.table.name!r} has no weak column to notify owners of: declare it "
+                "with due=…."
+            )
         t.notify(self._tell, part(key))
 
     def _tell_owners(self, t: Transaction, after: str) -> None:
