@@ -19,7 +19,15 @@ from stores import (
     in_thread,
 )
 
-from percola import ObserverMismatchError, Repository, Table, Transaction, Worker, observer
+from percola import (
+    ObserverMismatchError,
+    Repository,
+    Table,
+    Transaction,
+    UsageError,
+    Worker,
+    observer,
+)
 from percola.cells import Cell, Kind
 from percola.coordination.memory import MemoryCoordination
 from percola.inspection import failures
@@ -516,3 +524,39 @@ def test_a_worker_that_is_stopped_while_it_starts_stops(
     worker.stop()
     assert stopped
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("percola-sc")]
+
+
+# --- A worker that was stopped --------------------------------------------------------------
+
+
+def test_a_worker_that_was_stopped_refuses_to_start_again(ground: Ground) -> None:
+    """It would start threads that end at once, and leave all work undone in silence."""
+    repo = ground.repo(TABLES)
+    write(repo, "a")
+    worker = Worker(repo, [measure])
+    worker.run_until_idle()
+    worker.run_until_idle()
+    worker.start()
+    with pytest.raises(UsageError, match="runs already"):
+        worker.start()
+    worker.run_until_idle()
+    worker.start()
+    worker.stop()
+    worker.stop()
+    for again in (worker.start, worker.run, worker.run_until_idle):
+        with pytest.raises(UsageError, match=r"was stopped.*make another Worker"):
+            again()
+    Worker(repo, [measure]).run_until_idle()
+
+
+def test_a_worker_that_was_stopped_before_it_began_does_nothing(ground: Ground) -> None:
+    """So that a program may stop a worker whose thread has not come so far yet."""
+    repo = ground.repo(TABLES)
+    write(repo, "a")
+    worker = Worker(repo, [measure])
+    worker.stop()
+    worker.run()
+    worker.run_until_idle()
+    assert repo.pending() == {"docs.contents": 1}
+    with pytest.raises(UsageError, match="make another Worker"):
+        worker.start()

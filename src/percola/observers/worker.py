@@ -32,6 +32,7 @@ from percola.errors import (
     ConflictingOptionsError,
     ObserverMismatchError,
     PercolaError,
+    UsageError,
 )
 from percola.gc.collector import GarbageCollector
 from percola.gc.time_log import TimeLog, read_log
@@ -53,6 +54,7 @@ log = logging.getLogger("percola.worker")
 
 _LOOK: Final = 0.02
 _COLLECTING: Final = 0.1  # of a thread's time
+_STOPPED: Final = "This worker was stopped, and does not start again: make another Worker."
 
 
 @dataclass
@@ -137,6 +139,7 @@ class Worker:
         self._stopped = threading.Event()
         self._unlisten: Callable[[], None] | None = None
         self._announced = False
+        self._has_started = False
         self._failure: BaseException | None = None
         self._numbers = itertools.count(1)
 
@@ -153,8 +156,19 @@ class Worker:
     def start(self) -> None:
         """Start the threads and return.
 
-        Raises ObserverMismatchError if a live worker runs other observers on one of the columns.
+        Raises UsageError if it runs already, or was stopped: a worker that was stopped stays so,
+        and another one takes its place. Raises ObserverMismatchError if a live worker runs other
+        observers on one of the columns.
         """
+        if self._runs.stopping:
+            raise UsageError(_STOPPED)
+        if self._announced:
+            raise UsageError("This worker runs already.")
+        self._start()
+
+    def _start(self) -> None:
+        """Start the threads. They end at once if the worker has been stopped meanwhile."""
+        self._has_started = True
         coordination = self._context.coordination
         if self._options.warn_unobserved:
             warn_of_unobserved(self._context, self._observers)
@@ -205,8 +219,9 @@ class Worker:
     def run(self) -> None:
         """Work until SIGTERM, SIGINT or `stop`; let running observers finish, then return.
 
-        Signals are handled only in a program's main thread. Raises StoreError if the store
-        fails for good.
+        A worker that was started goes on. If `stop` was called before it began, it returns at once.
+        Signals are handled only in a program's main thread. Raises StoreError if the store fails
+        for good; UsageError if the worker ran and was stopped.
         """
         self._work(lambda: False)
 
@@ -215,7 +230,7 @@ class Worker:
 
         Dead-lettered changes do not count: `percola.inspection.failures` lists them; nor do those
         that only paused observers have yet to handle (`Repository.paused_observers`). It may be
-        called again later.
+        called again later, unless it was stopped: errors are those of `run`.
         """
         self._schedule.ending = True
         try:
@@ -253,9 +268,14 @@ class Worker:
                 return
 
     def _work(self, finished: Callable[[], bool]) -> None:
+        if self._runs.stopping:
+            if self._has_started:
+                raise UsageError(_STOPPED)
+            return
         done = False
         with self._signals():
-            self.start()
+            if not self._announced:
+                self._start()
             try:
                 while not self._runs.stopping:
                     began = time.monotonic()
