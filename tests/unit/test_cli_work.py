@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from datetime import date
@@ -618,3 +619,29 @@ def test_an_observer_that_never_ends_is_dead_lettered_and_the_worker_goes_on(
     assert answer.code == 3 and "dead lettered 1" in answer.out
     assert "0.3 s" in call("--repo", folder, "failed").out
     assert call("--repo", folder, "get", "a", "size").code == 1
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_worker_that_is_told_to_end_while_it_starts_says_so(
+    folder: Path, app: Path, start: Callable[..., Running], processes: int
+) -> None:
+    os.mkfifo(app / "go")
+    (app / "slow_import.py").write_text(
+        "import os\nopen('begun', 'a').close()\nopen('go').read()\nfrom app import *\n"
+    )
+    for wait in (True, False):  # While it imports a module, and while Python starts.
+        (app / "begun").unlink(missing_ok=True)
+        worker = start(folder, "slow_import:OBSERVERS", "--processes", processes, cwd=app)
+        deadline = time.monotonic() + SECONDS
+        while wait and not (app / "begun").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        while not wait and not _holds_sigterm(worker.process.pid):
+            assert time.monotonic() < deadline
+        assert worker.end(signal.SIGTERM) == (0, "Stopped before it began.\n", "")
+
+
+def _holds_sigterm(pid: int) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    blocked = next(line for line in status.splitlines() if line.startswith("SigBlk"))
+    return bool(int(blocked.split()[1], 16) >> (signal.SIGTERM - 1) & 1)

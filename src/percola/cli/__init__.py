@@ -10,6 +10,7 @@ from percola.platform import start_up
 def main() -> NoReturn:
     """The entry point `percola`."""
     start_up.begin()
+    start_up.hold_sigterm()
     from percola.cli.root import cli
 
     cli.main(prog_name="percola")

@@ -86,6 +86,8 @@ class CommandLine(click.Group):
             module, _, name = self._later[cmd_name][0].partition(":")
             found = getattr(import_module(f"percola.cli.{module}"), name)
             self.add_command(found, cmd_name)
+        if cmd_name != "worker":  # Which releases it once it can say so.
+            start_up.release_sigterm()
         return super().get_command(ctx, cmd_name)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

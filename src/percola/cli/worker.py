@@ -6,8 +6,8 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
 import click
@@ -23,9 +23,11 @@ from percola.observers import loading as targets
 from percola.observers.observer import Observer
 from percola.observers.reports import EVERY
 from percola.observers.worker import Worker, WorkerOptions
+from percola.platform import start_up
 from percola.repository import Repository
 from percola.store.lmdb.environment import DURABILITIES
 
+_COUNTS: Final = ("runs", "conflicts", "failures", "dead_lettered")
 _NETWORK_THREADS: Final = 4
 _SURVEY_SECONDS: Final = 15.0
 
@@ -114,7 +116,8 @@ def worker(
             f"{processes} processes cannot all serve metrics on port {metrics_port}: give "
             "--metrics-port 0, and each takes a free one."
         )
-    with ExitStack() as stack:
+    with _ends_when_told(session), ExitStack() as stack:
+        start_up.release_sigterm()
         repo, observers = stack.enter_context(
             targets.opened(session.where(), target, schema, durability=durability)
         )
@@ -141,6 +144,20 @@ def worker(
         _work(session, run, by_column, port, until_idle=until_idle)
         if until_idle:
             click.get_current_context().exit(_status(session, repo, observers))
+
+
+@contextmanager
+def _ends_when_told(session: Session) -> Iterator[None]:
+    """Until the worker handles signals itself, have them interrupt what is done: an import, say."""
+    handler = signal.default_int_handler
+    before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    except KeyboardInterrupt:
+        session.show({"event": "stopped"} | dict.fromkeys(_COUNTS, 0), "Stopped before it began.")
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
 
 
 def _threads(repo: Repository) -> int:
@@ -192,30 +209,22 @@ def _work(
 
     # The worker handles signals itself while it runs; these handlers cover the time before and
     # after.
-    before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        started = {"event": "started", "pid": os.getpid(), "observers": by_column}
-        sentence = f"Worker {os.getpid()} observes:"
-        for column, names in by_column.items():
-            sentence += f"\n  {column}: {', '.join(names)}"
-        if port is not None:
-            started["metrics_port"] = port
-            sentence += f"\nIts metrics are on port {port}."
-        session.show(started, sentence)
-        sys.stdout.flush()
-        if until_idle:
-            run.run_until_idle()
-        else:
-            run.run()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    started = {"event": "started", "pid": os.getpid(), "observers": by_column}
+    sentence = f"Worker {os.getpid()} observes:"
+    for column, names in by_column.items():
+        sentence += f"\n  {column}: {', '.join(names)}"
+    if port is not None:
+        started["metrics_port"] = port
+        sentence += f"\nIts metrics are on port {port}."
+    session.show(started, sentence)
+    sys.stdout.flush()
+    if until_idle:
+        run.run_until_idle()
+    else:
+        run.run()
     counts = {name: sum(by.values()) for name, by in run.metrics.counts().items()}
-    told = {
-        "runs": int(counts.get("observer_runs", 0)),
-        "conflicts": int(counts.get("observer_conflicts", 0)),
-        "failures": int(counts.get("observer_failures", 0)),
-        "dead_lettered": int(counts.get("observer_dead_lettered", 0)),
-    }
+    told = {name: int(counts.get(f"observer_{name}", 0)) for name in _COUNTS}
     numbers = ", ".join(f"{name.replace('_', ' ')} {number:,}" for name, number in told.items())
     session.show({"event": "stopped"} | told, f"Stopped: {numbers}.")

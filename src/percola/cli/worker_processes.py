@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from percola.cli.display import say_note
+from percola.platform import start_up
 
 _LOOK: Final = 0.05
 _IDLE: Final = (3, 4)
@@ -40,9 +41,11 @@ def run_processes(words: Sequence[str], count: int) -> int:
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         status, told = 0, False
+        start_up.hold_sigterm()  # A worker that is told to end while it starts says so, too.
         for _ in range(count):
             # In groups of their own: a terminal's Ctrl-C reaches them once, through this process.
             processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0))
+        start_up.release_sigterm()
         running = list(processes)
         while running:
             if stopping and not told:

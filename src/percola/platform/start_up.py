@@ -2,6 +2,8 @@
 
 A `KeyboardInterrupt` that is raised inside an import prints a traceback, or is lost if it is raised
 in a callback. So until the command line can catch it, SIGINT has the system's own action.
+
+A SIGTERM waits until the command that it ends has begun, so that a worker can say that it ended.
 """
 
 from __future__ import annotations
@@ -13,6 +15,16 @@ def begin() -> None:
     """Have Ctrl-C end the process, unless it is ignored or handled otherwise already."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def hold_sigterm() -> None:
+    """Have SIGTERM wait for `release_sigterm`, also in processes that are started until then."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+
+def release_sigterm() -> None:
+    """Let SIGTERM act, also one that has come already."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
 
 
 def end() -> None:
