@@ -74,7 +74,7 @@ def _rounds(
             with _clocked(took.setdefault("write", {}), computing):
                 _write(repo, rows, shape, number)
             with _clocked(took.setdefault("settle", {}), computing):
-                upto = feed.settled(repo, _docs)
+                upto = max(after, feed.settled(repo, _docs))
             with _clocked(took.setdefault("read", {}), computing):
                 found = list(feed.changes(repo, _docs, after, upto))
             assert len({one.row for one in found}) == len(found) == rows

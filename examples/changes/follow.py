@@ -22,7 +22,7 @@ def follow(repo: percola.Repository, other: sqlite3.Connection) -> int:
     other.execute("CREATE TABLE IF NOT EXISTS position (ts INTEGER)")
     found = other.execute("SELECT ts FROM position").fetchone()
     after = found[0] if found else feed.since(repo, orders)
-    upto = feed.settled(repo, orders)
+    upto = max(after, feed.settled(repo, orders))  # A position never goes back.
     applied = 0
     with other:  # One transaction of the other system.
         for change in feed.changes(repo, orders, after, upto):

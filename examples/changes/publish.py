@@ -28,8 +28,8 @@ KEEP_SECONDS = 7 * 24 * 3600
 def publish(repo: percola.Repository, producer: KafkaProducer) -> int:
     """Send what has changed since the stored position; returns the number of events."""
     events = Events(orders, name="shop")
-    upto = feed.settled(repo, orders)
     after = repo.snapshot().get(position, NAME)
+    upto = max(after or 0, feed.settled(repo, orders))  # A position never goes back.
     sent = 0
     for some in batches(
         events.rows(repo, upto) if after is None else events.changes(repo, after, upto)

@@ -5,10 +5,12 @@ written, in the very mutation that writes them. A follower goes from one timesta
 
     after = feed.settled(repo, docs)
     while following:
-        upto = feed.settled(repo, docs)
+        upto = max(after, feed.settled(repo, docs))
         for change in feed.changes(repo, docs, after, upto):
             ...                    # change.row, change.commit_ts, change.changed, change.image
         after = upto               # stored with the results, it is the position to resume from
+
+`max` because `settled` may return less than before: a position that goes back reads changes twice.
 
 Why none is missed, with commits in flight at every moment (§2.2, rule P2):
 
@@ -145,7 +147,7 @@ def settle(repo: Repository, table: Table[Any] | str, upto: int) -> int:
     name = repo.table(table if isinstance(table, str) else table.name).name
     context = repo.context
     latest = context.oracle.read_timestamp()
-    if not isinstance(upto, int) or not 0 <= upto <= latest:
+    if not isinstance(upto, int) or isinstance(upto, bool) or not 0 <= upto <= latest:
         raise UsageError(f"There is no timestamp {upto!r} yet: the last one is {latest}.")
     settle_up_to(context, name, upto)
     return upto
@@ -218,8 +220,9 @@ def changes(
 
     Args:
         after: what has been seen already: a timestamp that `settled` has returned, or `since`.
-        upto: another one that `settled` has returned, at any time; by default what it returns
-            now. Transactions that may still commit at or below it are waited for.
+        upto: another one that `settled` has returned, at any time, and not below `after`; by
+            default what it returns now. Transactions that may still commit at or below it are
+            waited for.
         columns: the columns and families of the images; None: all of the table's. Changes of
             other columns are reported all the same.
         before: whether to read the rows as they were before each change, too, which costs a second
@@ -228,7 +231,7 @@ def changes(
     Raises:
         NoFeedError: the table keeps no feed, or has only since after `after`.
         SnapshotTooOldError: garbage collection has removed what came after `after`.
-        UsageError: one of the timestamps has not come yet.
+        UsageError: one of the timestamps has not come yet, or `upto` is below `after`.
         LockTimeoutError: a live transaction that `upto` has to wait for takes too long.
     """
     return _decoded(repo, table, raw_changes(repo, table, after, upto, columns, before=before))
@@ -249,12 +252,21 @@ def raw_changes(
     snapshot = repo.snapshot(at=after)
     try:
         wanted = _named(table, snapshot, columns)
-        end = settled(repo, name) if upto is None else settle(repo, name, upto)
+        if upto is None:
+            upto = max(after, settled(repo, name))
+        elif isinstance(upto, int) and upto < after:
+            raise UsageError(
+                f"There are no changes after {after} up to {upto}, which comes before it. What "
+                "`settled` returns may be lower than earlier, and a position must not go back: "
+                "follow the table up to max(after, feed.settled(repo, table))."
+            )
+        elif upto is True or upto != after:  # What is settled stays so: not to be waited for again.
+            settle(repo, name, upto)
     except BaseException:
         snapshot.close()
         raise
     return _held(
-        snapshot, read_changes(repo.context.store, name, after, end, wanted=wanted, before=before)
+        snapshot, read_changes(repo.context.store, name, after, upto, wanted=wanted, before=before)
     )
 
 

@@ -21,7 +21,7 @@ from stores import (
     stop_at,
 )
 
-from percola import LockTimeoutError, Repository, feed, observer
+from percola import LockTimeoutError, Repository, UsageError, feed, observer
 from percola.cells import INLINE_BYTES, Cell, Kind
 from percola.observers.worker import Worker
 from percola.store.base import CellState, OneStepStore
@@ -318,6 +318,36 @@ def test_what_was_settled_once_stays_so_whatever_locks_come_later(pair: Pair) ->
     assert [(one.changed, values(one)) for one in found] == [
         (("tag:x",), {"bal": 4, "tag:x": "late"})
     ]
+
+
+def test_a_position_that_would_go_back_is_refused(pair: Pair) -> None:
+    """A follower that stored it would read what is between once more."""
+    follower = Follower(pair.repo)
+    old = pair.writer.transaction(two_phase=True)
+    old.set(tags["x"], "a", "late")
+    at = put(pair.repo, "a", value=4)
+    assert follower.poll() == [("a", at, ("bal",))]
+    pair.seam.hook = stop_at("commit", "a", pair.gate)
+    committing = in_thread(old.commit)
+    pair.gate.await_arrival()
+    upto = feed.settled(pair.repo, bank)
+    assert upto < at <= follower.after
+    with pytest.raises(UsageError, match=r"up to max\(after, feed\.settled\(repo, table\)\)"):
+        feed.changes(pair.repo, bank, follower.after, upto)
+    assert list(feed.changes(pair.repo, bank, follower.after)) == []
+    assert follower.poll() == []
+    pair.gate.open()
+    late = committing.result(20)
+    assert follower.poll() == [("a", late, ("tag:x",))]
+
+
+def test_what_is_no_timestamp_is_refused(repo: Repository) -> None:
+    put(repo, "a", value=1)
+    for bad in (True, -1, 1.0, "1"):
+        with pytest.raises(UsageError, match=repr(bad)):
+            feed.changes(repo, bank, 0, bad)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match=repr(bad)):
+            feed.changes(repo, bank, bad)  # type: ignore[arg-type]
 
 
 class _Looked(PassingStore):
