@@ -300,7 +300,7 @@ def _named(
     snapshot: Snapshot,
     columns: Iterable[Column[R, Any] | Family[R, Any]] | None,
 ) -> Wanted:
-    return _all_named(table) if columns is None else snapshot._wanted(columns)
+    return _all_named(table) if columns is None else snapshot._wanted(table, columns)
 
 
 def _all_named(table: Table[Any]) -> Wanted:

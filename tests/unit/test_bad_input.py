@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -35,6 +36,7 @@ from tests.unit.wrong_calls import (
     everything,
     extra,
     flag,
+    keyed,
     missing,
     missing_family,
     missing_weak,
@@ -112,6 +114,16 @@ CASES: dict[str, tuple[type[PercolaError], str, Act]] = {
         "'title'",
         lambda t: list(t.scan(docs, columns=any_(["title"]))),
     ),
+    "a column of another table to scan for": (
+        UsageError,
+        "keyed.value is of another table than 'docs'",
+        lambda t: list(t.scan(docs, columns=any_([value]))),
+    ),
+    "a family of another table in a row": (
+        UsageError,
+        "is of another table than 'keyed'",
+        lambda t: t.get_row(keyed, b"a", any_([tags])),
+    ),
     "a name instead of a table": (UsageError, "'docs'", lambda t: list(t.scan(any_("docs")))),
     "a family to read": (UsageError, "a family", lambda t: t.get(any_(tags), "a")),
     "a family to write": (UsageError, "a family", lambda t: t.set(any_(tags), "a", 1)),
@@ -160,6 +172,17 @@ CASES: dict[str, tuple[type[PercolaError], str, Act]] = {
         WrongTypeError,
         "tag:x",
         lambda t: t.set(tags["x"], "a", any_("1")),
+    ),
+    "a number beyond floats": (WrongTypeError, "float", lambda t: t.set(score, "a", 10**400)),
+    "a number of too many digits": (
+        WrongTypeError,
+        "too large",
+        lambda t: t.set(size, "a", 10**5000),
+    ),
+    "JSON that is too deep": (
+        WrongTypeError,
+        "too large",
+        lambda t: t.set(extra, "a", functools.reduce(lambda x, _: [x], range(100_000), [])),
     ),
     "too large a value": (
         ValueTooLargeError,
@@ -266,3 +289,18 @@ def test_what_was_written_with_another_type_is_an_error_and_not_a_wrong_value(
     titles_as_numbers = Table("docs").column("title", int)
     with pytest.raises(WrongTypeError, match="written with another type"):
         repo.snapshot().get(titles_as_numbers, "a")
+
+
+def test_a_column_that_another_program_added_is_told_as_such(tmp_path: Path) -> None:
+    with percola.open(tmp_path / "repo", schema=TABLES) as repo:
+        newer = Table("docs")
+        added = newer.column("added", int)
+        with percola.open(tmp_path / "repo", schema=[newer]) as other, other.transaction() as t:
+            t.set(added, "a", 1)
+        row = repo.snapshot().get_row(docs, "a")
+        assert row[added] == 1
+        with pytest.raises(UnknownColumnError, match=r"'added' that was not declared when.*open"):
+            dict(row.items())
+    with percola.open(tmp_path / "repo") as again:
+        found = again.snapshot().get_row(again.table("docs"), "a")
+        assert [(column.name, one) for column, one in found.items()] == [("added", 1)]

@@ -99,7 +99,7 @@ class _Claims:
     ) -> Generator[tuple[_Key, _Value]]:
         scan = next(scan for scan in self.comparison.scans if scan.table.name == one.table)
         with Snapshot(context, self.at) as now:
-            columns = now._wanted(scan.columns)
+            columns = now._wanted(scan.table, scan.columns)
             for row in now._rows(scan.table, one.start, one.end, columns):
                 for name, expected, found, kind in scan.claims(row):
                     yield (kind, name), (kind, expected, found)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar, overload
 
 from percola.codecs import V
+from percola.errors import UnknownColumnError
 from percola.schema import Column, Family, R, Table
 
 D = TypeVar("D")
@@ -62,6 +63,13 @@ class Row(Generic[R]):
     def items(self) -> Iterator[tuple[Column[R, Any], Any]]:
         """Every column and its value, in the order of the columns' names."""
         for name, raw in self._values.items():
-            column = self._table.resolve(name.decode())
+            try:
+                column = self._table.resolve(name.decode())
+            except UnknownColumnError as error:
+                raise UnknownColumnError(
+                    f"The table {self._table.name!r} has a column {name.decode()!r} that was not "
+                    "declared when this program opened the repository: open it again, or name the "
+                    "columns that you read."
+                ) from error
             if isinstance(column, Column):
                 yield column, column.decode_value(raw)

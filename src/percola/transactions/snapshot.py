@@ -267,7 +267,7 @@ class Snapshot(SnapshotBase):
         self._check_table(table)
         key = table.encode_row(row)
         self._context.store.check_row(table.name, key)
-        for found in self._rows(table, key, key + b"\0", self._wanted(columns)):
+        for found in self._rows(table, key, key + b"\0", self._wanted(table, columns)):
             return found
         return Row(table, row, {})
 
@@ -280,7 +280,7 @@ class Snapshot(SnapshotBase):
         keys = [(table.encode_row(row), row) for row in rows]
         for key, _ in keys:
             self._context.store.check_row(table.name, key)
-        wanted = self._wanted(columns)
+        wanted = self._wanted(table, columns)
         stored = self._cells_of(table.name, list(dict(keys)), wanted)
         found = []
         for key, row in keys:
@@ -343,9 +343,9 @@ class Snapshot(SnapshotBase):
             low, high = table.encode_bound(start), table.encode_bound(end)
             if high and low >= high:
                 return iter(())
-        return self._rows(table, low, high, self._wanted(columns))
+        return self._rows(table, low, high, self._wanted(table, columns))
 
-    def _wanted(self, columns: Columns[R]) -> list[tuple[bytes, bool]] | None:
+    def _wanted(self, table: Table[R], columns: Columns[R]) -> list[tuple[bytes, bool]] | None:
         if columns is None:
             return None
         wanted = []
@@ -353,11 +353,17 @@ class Snapshot(SnapshotBase):
             if isinstance(column, Family):
                 if (column.table.name, column.prefix) not in self._context.columns:
                     self._unknown_column(column)
+                name = column.table.name
                 wanted.append((column.read, True))
             else:
                 if getattr(column, "address", None) not in self._context.columns:
                     self._check_column(column)
+                name = column.table_name
                 wanted.append((column.key, False))
+            if name != table.name:
+                raise UsageError(
+                    f"{column!r} is of another table than {table.name!r}, whose rows are read."
+                )
         return wanted
 
     def _rows(
