@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from percola import (
     SchemaError,
     SchemaMismatchError,
     StoreError,
+    StoreFullError,
     Table,
     Transaction,
     UnknownColumnError,
@@ -184,6 +186,19 @@ def test_a_damaged_store_is_told_and_not_overwritten(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="damaged"):
         percola.open(folder, schema=TABLES)
     assert data.read_bytes().startswith(b"this is no LMDB file")
+
+
+def test_a_repository_that_found_no_room_leaves_nothing_behind(tmp_path: Path) -> None:
+    folder = tmp_path / "repo"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, before[1]))
+    try:
+        with pytest.raises(StoreFullError, match="no room left"):
+            percola.open(folder, TABLES)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(folder.iterdir()) == []
+    percola.open(folder, TABLES).close()
 
 
 def test_a_place_where_nothing_can_be_created_is_told() -> None:

@@ -8,6 +8,7 @@ what `percola.coordination.local.coordination` needs; may be lost while nobody i
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -164,12 +165,17 @@ def _found(folder: Path, durability: str | None, *, create: bool) -> dict[str, A
     try:
         folder.mkdir(mode=PRIVATE_FOLDER, parents=True, exist_ok=True)
         temporary = folder / f"{_DESCRIPTION}.{os.getpid()}"
-        with temporary.open("w") as file:
-            restrict(file.fileno(), os.stat(folder), made=True, locked=False)
-            file.write(json.dumps(description) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(folder / _DESCRIPTION)
+        try:
+            with temporary.open("w") as file:
+                restrict(file.fileno(), os.stat(folder), made=True, locked=False)
+                file.write(json.dumps(description) + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(folder / _DESCRIPTION)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
         # Commits are acknowledged as durable from here on, so their repository must be.
         sync_folder(folder)
         sync_folder(folder.parent)
