@@ -461,6 +461,26 @@ def test_an_index_notifies_rows_of_its_source_or_nobody() -> None:
         by_key.notify_owners(t, "k")
 
 
+def test_a_program_without_a_measure_does_not_replace_contributions_to_it() -> None:
+    """As of a newer program beside it: they would be counted once more when they come again."""
+    older, newer = Table("source"), Table("source")
+    some, all_ = Sums("sums", older, {"n": int}), Sums("sums", newer, {"n": int, "m": int})
+    repo = opened(newer, *all_.tables)
+    with repo.transaction() as t:
+        some.contribute(t, "a", {"g": {"n": 1}})
+        all_.contribute(t, "b", {"g": {"n": 1, "m": 5}, "h": {"n": 1}})
+    with repo.transaction() as t:
+        all_.contribute(t, "a", {"g": {"n": 1, "m": 2}})
+    for now in ({"g": {"n": 3}}, {}):
+        t = repo.transaction()
+        with pytest.raises(SchemaError, match="5 to the measure 'm' of the sums 'sums'"):
+            some.contribute(t, "b", now)
+    with repo.transaction() as t:
+        all_.contribute(t, "b", {"g": {"n": 3, "m": 4}})
+    assert all_.get(repo.snapshot(), "g").sums == {"n": 4, "m": 6}
+    assert check(repo, [all_]) == []
+
+
 # --- What differs is told -----------------------------------------------------------------
 
 

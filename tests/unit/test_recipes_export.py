@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 import percola
-from percola import Repository, SchemaError, Snapshot, Table, Transaction, Worker
+from percola import (
+    ObserverError,
+    Repository,
+    SchemaError,
+    Snapshot,
+    Table,
+    Transaction,
+    Worker,
+)
 from percola.cells import Kind
 from percola.recipes import Entry, Export, Refused, check, export
 from percola.store.base import Delete, RowMutation
@@ -287,3 +295,9 @@ def test_keys_of_any_length_and_characters_are_exported_as_they_are() -> None:
 def test_a_queue_needs_an_exporter() -> None:
     with pytest.raises(SchemaError, match="from 1 to 1000 exporters, not 0"):
         Export("out", exporters=0)
+
+
+@pytest.mark.parametrize("bad", [{"most": 0}, {"workers": 0}])
+def test_exporters_that_would_take_nothing_are_refused(bad: dict[str, int]) -> None:
+    with pytest.raises(ObserverError, match="at least one entry at a time"):
+        Export("queue").observers(lambda t, entries: None, **bad)  # type: ignore[arg-type]

@@ -35,7 +35,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from percola.errors import SchemaError
+from percola.errors import ObserverError, SchemaError
 from percola.observers.observer import Observer, observer
 from percola.recipes.applied import VALUES
 from percola.recipes.comparing import Claim, Comparison, Scan
@@ -215,6 +215,11 @@ class Export:
                 receiver has to compare epochs and to take an entry in one step.
         """
         name = name or f"{self.table.name}.export"
+        if most < 1 or workers < 1:
+            raise ObserverError(
+                f"The exporters {name!r} take at least one entry at a time and run in at least one "
+                f"worker, but most is {most} and workers is {workers}."
+            )
         several = len(self.ready) > 1
         return [
             # One window a transaction: a call that fails does not have others repeated.

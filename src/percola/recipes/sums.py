@@ -143,13 +143,15 @@ class Sums(Generic[R]):
                 contributes nothing any more.
 
         Returns whether anything changed. Raises WrongTypeError for a value of a wrong type or if a
-        sum does not fit its column, and SchemaError for an unknown measure.
+        sum does not fit its column, and SchemaError for an unknown measure, also one to which the
+        row has contributed before.
         """
         check_contribution(now)
         for measures in now.values():
             self._check(measures)
         changes = self.applied.diff(t, row, now)
         for group, before, after in changes:
+            self._check_known(group, before or {})
             deltas = {
                 measure: _difference((before or {}).get(measure), (after or {}).get(measure))
                 for measure in self.measures
@@ -176,6 +178,20 @@ class Sums(Generic[R]):
             if isinstance(value, float) and not math.isfinite(value):
                 raise WrongTypeError(f"{value!r} cannot be added to {column!r}.")
             column.encode_value(value)
+
+    def _check_known(self, group: str, before: Mapping[str, Any]) -> None:
+        """Refuse to replace a contribution to measures that these sums lack.
+
+        They would stay in a sum for ever: perhaps in that of another program, a newer one.
+        """
+        for measure, value in before.items():
+            if value and measure not in self.measures:
+                raise SchemaError(
+                    f"A row has contributed {value!r} to the measure {measure!r} of the sums "
+                    f"{self.table.name!r} in the group {group!r}, and these have none of that "
+                    "name: declare it, as the program did that wrote this. To do without it, give "
+                    "the sums another name."
+                )
 
     def _add(self, t: Transaction, group: str, count: int, deltas: Mapping[str, Any]) -> None:
         """Add to the sums of a group, or to one of its parts."""
