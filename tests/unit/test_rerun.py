@@ -121,6 +121,13 @@ def test_prefixes_that_overlap_mark_a_row_once(repo: Repository) -> None:
     assert rerun(repo, measure, prefixes=["c", "a/0002"]).rows == 1
 
 
+def test_a_text_in_place_of_prefixes_is_refused(repo: Repository) -> None:
+    """Its characters would be prefixes, each of them."""
+    fill(repo, 4)
+    with pytest.raises(percola.UsageError, match="a list of rows' beginnings, but this is 'a/'"):
+        rerun(repo, measure, prefixes="a/")
+
+
 def test_writes_that_notified_nobody_are_seen_after_a_rerun(repo: Repository) -> None:
     fill(repo, 5, notify=False)
     drain(repo, measure)

@@ -119,6 +119,8 @@ def rerun_named(
     """`rerun` for an observer that is known by its name and columns."""
     if rate is not None and not 0 < rate < math.inf:
         raise ConflictingOptionsError(f"A rate of {rate} is not a number of rows above 0.")
+    if isinstance(prefixes, str | bytes):
+        raise UsageError(f"The prefixes are a list of rows' beginnings, but this is {prefixes!r}.")
     table = columns[0].table
     for column in columns:
         repo.table(table.name).resolve(column.name)
