@@ -218,6 +218,17 @@ def test_an_address_of_no_known_store_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("address", ["", "a\0b", "\ud800"])
+def test_an_address_that_no_folder_can_have_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    """Nothing is not the current folder: a variable that is not set, perhaps."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NotARepositoryError, match="names no folder"):
+        percola.open(address, schema=TABLES)
+    assert list(tmp_path.iterdir()) == []
+
+
 OPTIONS: dict[str, dict[str, Any]] = {
     "an unknown durability": {"durability": "lucky"},
     "a time to live of nothing": {"lock_ttl_seconds": 0},

@@ -35,6 +35,10 @@ _OWN_FILES: Final = frozenset({"store", "live", "wake", "rows.lock", "leases", _
 
 def folder_of(address: str) -> Path:
     """The folder that an address names; NotARepositoryError for an address of another kind."""
+    if not address or "\0" in address or not _is_unicode(address):
+        raise NotARepositoryError(
+            f"{address!r} names no folder: name the one that has the repository, or will."
+        )
     match = re.fullmatch(r"([a-z][a-z0-9+.-]+):(?://)?(.*)", address, re.DOTALL)
     if match is None:
         return Path(address).expanduser()
@@ -44,6 +48,14 @@ def folder_of(address: str) -> Path:
             "memory:, hbase://… or bigtable://…."
         )
     return Path(match[2]).expanduser()
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 @dataclass
