@@ -191,6 +191,11 @@ def test_what_cannot_be_held_is_refused(repo: Repository) -> None:
     ts = write(repo, 1)
     with pytest.raises(ConflictingOptionsError, match="cannot be held for -1 seconds"):
         repo.hold(ts, -1)
+    with pytest.raises(ConflictingOptionsError, match="cannot be held for '1h' seconds"):
+        repo.hold(ts, "1h")  # type: ignore[arg-type]
+    for retention in ("24h", None, -1, float("nan")):
+        with pytest.raises(ConflictingOptionsError, match=r"is not a number of seconds from 0 up"):
+            repo.collect_garbage(retention=retention)  # type: ignore[arg-type]
     with pytest.raises(ConflictingOptionsError, match="cannot name a hold"):
         repo.hold(ts, 1, name="x" * 129)
     for bad in (ts + 1000, -1, "now"):

@@ -141,9 +141,9 @@ class GarbageCollector:
         share: float = 1.0,
         runner: Runner = HERE,
     ) -> None:
-        if not retention >= 0:
+        if not isinstance(retention, int | float) or not retention >= 0:
             raise ConflictingOptionsError(
-                f"A retention of {retention} is not a number of seconds from 0 up."
+                f"A retention of {retention!r} is not a number of seconds from 0 up."
             )
         if not 0 < share <= 1:
             raise ConflictingOptionsError(f"A share of {share} is not above 0 and up to 1.")

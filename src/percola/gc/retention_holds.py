@@ -58,9 +58,9 @@ def hold(store: Store, clock: Clock, name: str, ts: int, seconds: float) -> None
     Raises SnapshotTooOldError if `ts` is below the safe point, and ConflictingOptionsError for an
     invalid name or duration.
     """
-    if not 0 <= seconds <= MAX_SECONDS:
+    if not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_SECONDS:
         raise ConflictingOptionsError(
-            f"A timestamp cannot be held for {seconds} seconds: use 0 to {MAX_SECONDS:.0f}."
+            f"A timestamp cannot be held for {seconds!r} seconds: use 0 to {MAX_SECONDS:.0f}."
         )
     cell = _cell(name)
     while True:
