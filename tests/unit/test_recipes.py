@@ -528,6 +528,17 @@ def test_check_tells_what_differs() -> None:
     ]
 
 
+def test_check_says_of_contributions_that_cannot_be_combined_which_they_are() -> None:
+    source = Table("source")
+    best: Tree[str] = Tree("best", source, MAX)
+    repo = opened(source, *best.tables)
+    with repo.transaction() as t:
+        best.contribute(t, "a", {"g": 1})
+        best.contribute(t, "b", {"g": "x"})
+    with pytest.raises(WrongTypeError, match="cannot be checked: rows contribute 1 and 'x'"):
+        check(repo, [best])
+
+
 # --- Keys -------------------------------------------------------------------------------
 
 

@@ -36,6 +36,7 @@ from functools import reduce
 from typing import Any, Final, Generic
 
 from percola.codecs import Codec
+from percola.errors import WrongTypeError
 from percola.observers.observer import Observer, observer
 from percola.recipes.applied import VALUES, Applied
 from percola.recipes.comparing import Claim, Comparison, Scan
@@ -397,7 +398,16 @@ class Tree(Generic[R]):
         yield Claim(f"{root}/{owner}", [(value, row)], kind=_ENTRY)
 
     def _combined(self, kind: str, left: Any, right: Any) -> Any:
-        return left + right if kind == _ENTRY else self.monoid.combine(left, right)
+        if kind == _ENTRY:
+            return left + right
+        try:
+            return self.monoid.combine(left, right)
+        except Exception as error:
+            raise WrongTypeError(
+                f"The tree {self.table.name!r} cannot be checked: rows contribute {left!r} and "
+                f"{right!r} to one group, and {self.monoid.name} of these is an error ({error}). "
+                "'percola failed' shows the groups that wait for other contributions."
+            ) from error
 
     def _judge(self, kind: str, name: str, expected: Any, found: Any) -> Iterator[str]:
         table = self.table.name
