@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from datetime import date
@@ -623,7 +622,11 @@ def test_an_observer_that_never_ends_is_dead_lettered_and_the_worker_goes_on(
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_worker_that_is_told_to_end_while_it_starts_says_so(
-    folder: Path, app: Path, start: Callable[..., Running], processes: int
+    folder: Path,
+    app: Path,
+    start: Callable[..., Running],
+    wait_until: Callable[..., object],
+    processes: int,
 ) -> None:
     os.mkfifo(app / "go")
     (app / "slow_import.py").write_text(
@@ -632,12 +635,11 @@ def test_a_worker_that_is_told_to_end_while_it_starts_says_so(
     for wait in (True, False):  # While it imports a module, and while Python starts.
         (app / "begun").unlink(missing_ok=True)
         worker = start(folder, "slow_import:OBSERVERS", "--processes", processes, cwd=app)
-        deadline = time.monotonic() + SECONDS
-        while wait and not (app / "begun").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        while not wait and not _holds_sigterm(worker.process.pid):
-            assert time.monotonic() < deadline
+        if wait:
+            wait_until((app / "begun").exists, what="the import to begin")
+        else:
+            pid = worker.process.pid
+            wait_until(lambda pid=pid: _holds_sigterm(pid), what="the command to begin")
         assert worker.end(signal.SIGTERM) == (0, "Stopped before it began.\n", "")
 
 
