@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import termios
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ import percola
 from percola import Repository
 from webindex import tables
 from webindex.cli.main import cli
+from webindex.load.report import LoadReport
 from webindex.load.transaction import load_captures
 from webindex.page.urls import page_row
 from webindex.sample import CHANGED_URL, CHANGED_WORDS
@@ -382,6 +384,17 @@ def test_files_that_cannot_be_loaded_are_one_sentence_and_make_no_repository(
     (tmp_path / "text.warc").write_text("no WARC")
     assert is_error(call("load", "--repo", repo, tmp_path / "text.warc"), "text.warc")
     assert not repo.exists()
+
+
+def test_a_load_says_how_many_rejected_records_it_does_not_describe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    report = LoadReport(1, 1, 0, rejected=Counter({"damaged": 12}), messages=["at byte 0"] * 10)
+    monkeypatch.setattr("webindex.load.job.load", lambda *args, **options: report)
+    load = ["load", "--repo", "repo", "crawl.warc"]
+    assert "2 rejected records more, not described here." in CliRunner().invoke(cli, load).output
+    report.rejected["damaged"] = 10
+    assert "not described" not in CliRunner().invoke(cli, load).output
 
 
 @pytest.mark.parametrize(

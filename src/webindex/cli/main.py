@@ -172,6 +172,9 @@ def load(
     console.print(grid(report.rows()))
     for message in report.messages:
         console.print(Text("  " + message, style="dim"))
+    if report.not_described:
+        rest = count(report.not_described, "rejected record")
+        console.print(f"  {rest} more, not described here.", style="dim")
 
 
 # --- work ---------------------------------------------------------------------------------

@@ -52,6 +52,11 @@ class LoadReport:
         loaded = self.loaded
         return loaded.written + loaded.older + loaded.same + loaded.unavailable
 
+    @property
+    def not_described(self) -> int:
+        """Rejected records that `messages` does not describe."""
+        return self.rejected.total() - len(self.messages)
+
     def to_json(self) -> dict[str, Any]:
         """The report as the `journal` table keeps it."""
         return {**asdict(self), "rejected": dict(self.rejected), "skipped": dict(self.skipped)}
