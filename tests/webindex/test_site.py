@@ -173,6 +173,7 @@ def test_a_query_without_a_word_to_look_for_is_told_so(
     ("parameters", "words"),
     [
         ({"q": "x" * (MAX_CHARACTERS + 1)}, "Your query has 501 characters and may have 500"),
+        ({"q": "word " * 33}, "Your query has 33 words and phrases and may have 32"),
         ({"q": "index", "page": "0"}, "There is no page '0' of results"),
         ({"q": "index", "page": "x"}, "There is no page 'x' of results"),
         ({"q": "index", "page": "99999"}, "pages go from 1 to 901"),

@@ -162,6 +162,29 @@ def test_search_takes_whatever_is_typed(worked_off: Path, words: str) -> None:
     assert call("search", "--repo", worked_off, words).code == 0
 
 
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("x" * 501, "Your query has 501 characters and may have 500"),
+        ("sqlite " * 33, "Your query has 33 words and phrases and may have 32"),
+    ],
+)
+def test_a_query_of_which_a_part_would_be_ignored_is_refused(
+    worked_off: Path, query: str, words: str
+) -> None:
+    assert is_error(call("search", "--repo", worked_off, query.strip()), words)
+
+
+@pytest.mark.parametrize(
+    ("query", "words"), [("", "There is no word"), ("-sqlite", "only says what to leave out")]
+)
+def test_a_query_without_a_word_to_look_for_is_told_so(
+    worked_off: Path, query: str, words: str
+) -> None:
+    answer = call("search", "--repo", worked_off, query)
+    assert answer.code == 0 and words in answer.out
+
+
 # --- explain ------------------------------------------------------------------------------
 
 

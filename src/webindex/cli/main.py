@@ -52,6 +52,7 @@ from webindex.page.urls import BadUrlError, host_named
 from webindex.reports import tell, without_snippets
 from webindex.reports.summary import summarise
 from webindex.serving.base import Runner, SearchResults, ServingError
+from webindex.serving.query import BadQueryError, check_length, hint_for
 from webindex.text_format import count, harmless
 from webindex.workers.processes import (
     THREADS,
@@ -116,6 +117,7 @@ class _Group(click.Group):
             ServingError,
             WebindexError,
             NotAWarcError,
+            BadQueryError,
             BadUrlError,
         ) as error:
             errors.print(Text.assemble(("Error: ", "bold red"), str(error)))
@@ -382,8 +384,12 @@ def search(
     newest: bool,
     words: tuple[str, ...],
 ) -> None:
-    """Search the index: all words, "phrases", -without."""
+    """Search the index: all words, "phrases", -without.
+
+    At most 500 characters, and 32 words and phrases.
+    """
     query = " ".join(words)
+    check_length(query)
     if host is not None:
         host = host_named(host)
     with open_repository(repo) as opened, open_index(opened, create=True) as index:
@@ -410,7 +416,7 @@ def search(
 def print_results(query: str, results: SearchResults) -> None:
     """Print results for a terminal."""
     if not results.hits:
-        console.print(f"Nothing found for {query!r}.", markup=False)
+        console.print(hint_for(query) or f"Nothing found for {query!r}.", markup=False)
         return
     shown = f"{count(results.total, 'page')} found"
     if results.matched < results.words:

@@ -259,7 +259,8 @@ class ServingIndex(Protocol):
             newest: order by `changed`, the latest first, instead of by score.
             partly: see above.
 
-        No query is an error: one without a word in it finds nothing.
+        No query is an error: one without a word in it finds nothing, and of one that is too long
+        the rest is ignored (`webindex.serving.query.check_length` refuses it).
 
         Raises:
             ValueError: `limit` is not within 1 to 1,000, or `offset` within 0 to 9,000.

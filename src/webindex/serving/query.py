@@ -19,7 +19,8 @@ import re
 import unicodedata
 from dataclasses import dataclass, replace
 
-# Limits beyond what people type; the rest of a longer query is ignored, not refused.
+# Limits beyond what people type. Indexes ignore the rest of a longer query; `check_length`
+# refuses it before, so that a user knows.
 MAX_CHARACTERS = 500
 MAX_CLAUSES = 32
 
@@ -52,6 +53,10 @@ _LITTLE = frozenset(
 _NAME = re.compile(r"(?=.*(?:[^\W\d_]|\$))(?=.*[\d_$])[\w$]+")
 
 
+class BadQueryError(ValueError):
+    """A search that is not possible; the message is a sentence for the user who typed it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Clause:
     """Words that must stand side by side or, with `excluded`, must not.
@@ -70,6 +75,29 @@ class Clause:
         """The identifier that this is, in lower case: `pg_dump`, `$1`, `utf8`; else None."""
         text = self.text.strip("().,;:").lower()
         return text if not self.quoted and _NAME.fullmatch(text) else None
+
+
+def check_length(query: str) -> None:
+    """Raise BadQueryError if a part of this query would be ignored."""
+    words = sum(match["word"] != "AND" for match in _CLAUSE.finditer(query))
+    for number, most, what in (
+        (len(query), MAX_CHARACTERS, "characters"),
+        (words, MAX_CLAUSES, "words and phrases"),
+    ):
+        if number > most:
+            raise BadQueryError(
+                f"Your query has {number:,} {what} and may have {most}: "
+                "leave out what you can do without."
+            )
+
+
+def hint_for(query: str) -> str | None:
+    """What to do about a query that has nothing to look for in it; None if it has."""
+    if not any(letter.isalnum() for letter in query):
+        return "There is no word in your query: type a word or two to look for."
+    if all(word.startswith("-") for word in query.split()):
+        return "Your query only says what to leave out: add a word that pages should have."
+    return None
 
 
 def parse_query(query: str) -> list[Clause]:

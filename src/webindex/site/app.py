@@ -36,10 +36,11 @@ from webindex.page.urls import BadUrlError, normalise, page_row
 from webindex.rendering import tables as rendering
 from webindex.serving import ServingError, ServingIndex
 from webindex.serving.naming import telling
+from webindex.serving.query import BadQueryError
 from webindex.site import shown
 from webindex.site.live import Pipeline
 from webindex.site.neighbourhood import NARROW, WIDE, draw
-from webindex.site.searching import BadQueryError, pages, search
+from webindex.site.searching import pages, search
 from webindex.text_format import count, date, harmless
 
 LINKS: Final = 25

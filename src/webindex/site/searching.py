@@ -13,7 +13,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
 from webindex.serving.base import MAX_OFFSET, Facet, SearchHit, ServingIndex
-from webindex.serving.query import MAX_CHARACTERS
+from webindex.serving.query import BadQueryError, check_length, hint_for
 from webindex.serving.spelling import search_respelt
 from webindex.site.shown import address
 
@@ -30,10 +30,6 @@ PERIODS: Final = {"week": 7, "month": 30, "year": 365}
 """Days within which a page may have to have changed."""
 
 _PAGES_AROUND: Final = 3
-
-
-class BadQueryError(ValueError):
-    """A search that is not possible; the message is a sentence for the user who typed it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +128,7 @@ def search(index: ServingIndex, parameters: Mapping[str, str]) -> Search:
     ServingError if the index cannot be read.
     """
     query = parameters.get("q", "").strip()
-    if len(query) > MAX_CHARACTERS:
-        raise BadQueryError(
-            f"Your query has {len(query):,} characters and may have {MAX_CHARACTERS}: "
-            "leave out what you can do without."
-        )
+    check_length(query)
     asked = Search(
         query,
         parameters.get("host") or None,
@@ -172,12 +164,7 @@ def search(index: ServingIndex, parameters: Mapping[str, str]) -> Search:
     if not asked.respelt and (not found.total or found.matched < found.words):
         asked.meant = index.suggest(query)
     if not found.total:
-        if not any(letter.isalnum() for letter in query):
-            asked.hint = "There is no word in your query: type a word or two to look for."
-        elif all(word.startswith("-") for word in query.split()):
-            asked.hint = (
-                "Your query only says what to leave out: add a word that pages should have."
-            )
+        asked.hint = hint_for(query)
     return asked
 
 
