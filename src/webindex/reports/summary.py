@@ -54,7 +54,8 @@ class Summary:
         ranked: None if ranks have never been computed.
         rejected: records of WARC files that could not be used, over all loads; `unavailable` are
             captures of server errors, which say nothing about their page, and `unchanged` reports
-            that a page was as before.
+            that a page was as before. These, and `cut`, count a record again if its file is loaded
+            again.
         unresolved: pages whose newest record is a revisit of a capture that was not loaded: an
             older record determines their content.
         cut: captures of which only the beginning was taken, over all loads.
@@ -102,14 +103,15 @@ class Summary:
             early = "; that run ended early" if self.ranked.error else ""
             over = count(self.ranked.pages, "page")
             rows.append(("Ranks", f"computed {moment(self.ranked.started_ms)}, over {over}{early}"))
+        if self.unresolved:
+            waiting = f"{self.unresolved:,}: they refer to captures that were not loaded"
+            rows.append(("Revisits not resolved", waiting))
+        rows.append(("Over all loads", "records count again with each load that reads them:"))
         rows.append(("Rejected records", f"{self.rejected:,}"))
         if self.unavailable:
             rows.append(("Server errors", f"{self.unavailable:,}, which say nothing of a page"))
         if self.unchanged:
             rows.append(("Reported as unchanged", f"{self.unchanged:,}"))
-        if self.unresolved:
-            waiting = f"{self.unresolved:,}: they refer to captures that were not loaded"
-            rows.append(("Revisits not resolved", waiting))
         if self.cut:
             rows.append(("Cut off", f"{count(self.cut, 'capture')} of long pages"))
         if self.pdfs:
