@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,14 +13,16 @@ from chains import Chain, chain
 from click.testing import CliRunner
 from from_scratch import gone, sample
 
-from percola import Repository
+from percola import Repository, Worker
 from webindex import tables
 from webindex.cli.main import cli
 from webindex.cli.reindex import reindex
+from webindex.observers.export import export_to
 from webindex.sample import CHANGED_URL
-from webindex.serving import TantivyIndex
+from webindex.serving import BusyIndexError, NotAnIndexError, TantivyIndex
 from webindex.serving.located import search_place
 from webindex.serving.tantivy.documents import FORMAT
+from webindex.serving.tantivy.index import emptied
 from webindex.workers.processes import open_repository
 
 __all__ = ["chain"]
@@ -104,3 +108,49 @@ def test_an_index_that_is_refused_is_named_with_the_way_out(
     runner = CliRunner(env={"WEBINDEX_REPO": None, "COLUMNS": "100"})
     said = runner.invoke(cli, ["search", "--repo", str(folder), "word"])
     assert said.exit_code == 1 and "'webindex reindex'" in said.stderr
+    # Running it is that way out.
+    said = runner.invoke(cli, ["reindex", "--repo", str(folder)])
+    assert said.exit_code == 1 and "with --empty" in said.stderr
+    said = runner.invoke(cli, ["reindex", "--repo", str(folder), "--empty"])
+    assert (said.exit_code, said.output[:24]) == (0, "183 documents to export:")
+    with TantivyIndex(folder / "serving") as index, open_repository(str(folder)) as repo:
+        assert index.count() == 0 and repo.pending() == {"outbox.ready": 1}
+
+
+def test_an_index_is_emptied_while_others_write_and_search(chain: Chain) -> None:
+    before, folder = shown(chain.index), Path(search_place(chain.repo))
+    old = {name for name in os.listdir(folder) if name[0] != "."} - {"meta.json"}
+    with TantivyIndex(folder, lock_timeout=0.0) as other:
+        # A worker that would write before all documents are entered has to wait.
+        with emptied(folder), pytest.raises(BusyIndexError):
+            other.apply([], [("cluster", 1)])
+        assert shown(chain.index) == shown(other) == []
+    assert old.isdisjoint(os.listdir(folder))
+    reindex(chain.repo)
+    chain.work()
+    assert [url for url, *_ in shown(chain.index)] == [url for url, *_ in before]
+    chain.check()
+    # Whatever happens before the end, nothing is taken away; nor is what belongs to others.
+    with pytest.raises(KeyError), emptied(folder):
+        raise KeyError
+    (folder / "letter.txt").touch()
+    with pytest.raises(NotAnIndexError, match=r"letter\.txt"), emptied(folder):
+        pass
+    assert len(shown(chain.index)) == len(before)
+
+
+def test_documents_of_another_state_of_the_repository_are_removed_or_named(
+    worked_off: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "repo"
+    shutil.copytree(worked_off, folder)
+    runner = CliRunner(env={"WEBINDEX_REPO": None, "COLUMNS": "100"})
+    with open_repository(str(folder)) as repo, TantivyIndex(folder / "serving") as index:
+        [document] = index.get_many([next(index.clusters())[0]])
+        index.apply([replace(document, cluster="unknown", epoch=1)])
+        assert runner.invoke(cli, ["reindex", "--repo", str(folder)]).exit_code == 0
+        Worker(repo, [export_to(index)], warn_unobserved=False).run_until_idle()
+        assert index.get("unknown") is None and index.count() == 183
+        index.apply([replace(document, epoch=2**60)])
+        said = runner.invoke(cli, ["reindex", "--repo", str(folder)])
+        assert said.exit_code == 1 and "has 1 document that is later than all" in said.stderr

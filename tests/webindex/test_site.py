@@ -361,7 +361,8 @@ def test_a_repository_that_is_gone_or_replaced_is_named(tmp_path: Path) -> None:
 def test_a_search_index_that_is_gone_is_named(tmp_path: Path) -> None:
     with served(tmp_path / "repo") as site:
         (tmp_path / "repo" / "serving").rename(tmp_path / "away")
-        assert "search index" in site.page("/", status=503, q="x").words(".sentence")
+        said = site.page("/", status=503, q="x").words(".sentence")
+        assert "search index" in said and "'webindex reindex' makes it anew" in said
         (tmp_path / "away").rename(tmp_path / "repo" / "serving")
         assert "Nothing found" in site.page("/", q="x").words(".total")
 

@@ -13,6 +13,9 @@ searchers run:
     catch up  what the new index lacks of the repository at a moment after the switch, or has too
               much, is entered in the outbox
 
+With `--empty`, writers are kept out of the folder of the index until every document is entered, and
+the index is emptied then: whatever is written to it before is in the outbox as well.
+
 An export that began before the switch may still write to the old index, but only what was committed
 before the switch, and so is caught up with.
 """
@@ -40,6 +43,7 @@ from webindex.observers.export import serving_document
 from webindex.serving.base import RefusedDocumentsError, ServingIndex
 from webindex.serving.located import move_to, open_place, search_place
 from webindex.serving.opensearch.address import PASSWORD, USER
+from webindex.serving.tantivy.index import emptied
 from webindex.text_format import count
 from webindex.workers.processes import open_index, open_repository
 
@@ -65,6 +69,30 @@ def reindex(repo: Repository, note: Callable[[int], None] = lambda entered: None
         for one in refused:
             repo.run(partial(_retry, one))
         return _enter(repo, shown, note)
+
+
+def check_owned(repo: Repository, index: ServingIndex) -> list[str]:
+    """The clusters that the index has documents of and the repository has not.
+
+    Needs memory for the name of every cluster.
+
+    Raises:
+        WorkingError: the index has later documents than the repository.
+    """
+    has = dict(index.clusters())
+    with repo.snapshot() as now:
+        later = sum(epoch > now.start_ts for epoch in has.values())
+        if later:
+            raise WorkingError(
+                f"The search index in {search_place(repo)} has {count(later, 'document')} that "
+                f"{'is' if later == 1 else 'are'} later than all that the repository has: it "
+                "belongs to another repository, or to this one as it was after the backup from "
+                "which it was restored. Of an index in a folder, 'webindex reindex' with --empty "
+                "replaces the documents; with --index it makes the index in another place."
+            )
+        for row in now.scan(tables.clusters, columns=[tables.document]):
+            has.pop(row.key, None)
+    return list(has)
 
 
 def _retry(one: Refused, t: Transaction) -> None:
@@ -155,23 +183,45 @@ def nothing_exported(repo: Repository, index: ServingIndex) -> str | None:
     metavar="FOLDER_OR_URL",
     help="Move the index to another folder, or to an index on OpenSearch: https://HOST:PORT/NAME.",
 )
-def reindex_command(repo: str, as_json: bool, place: str | None) -> None:
+@click.option(
+    "--empty",
+    is_flag=True,
+    help="Empty the folder of the index first, if that is damaged or refused.",
+)
+def reindex_command(repo: str, as_json: bool, place: str | None, empty: bool) -> None:
     """Export every document again, for a search index that was lost or is refused.
 
-    Remove what is left of its folder first. The workers then write the index from the repository:
-    those that run, or 'webindex work'.
+    The workers then write the index from the repository: those that run, or 'webindex work'. With
+    --empty, search finds nothing until they have.
 
     With --index, move the index while everything runs: 'work', 'search' and 'serve' use the new one
     from then on. The old one stays as it is.
     """
+    if place is not None and empty:
+        raise click.UsageError("--empty is for the index where it is: leave it or --index out.")
     with open_repository(repo) as opened:
         with progress_line("Entering documents …", shown=not as_json) as line:
-            if place is not None:
+
+            def entered(one: int) -> None:
+                line(f"{count(one, 'document')} entered")
+
+            if empty:
+                where = search_place(opened)
+                if "://" in where:
+                    raise WorkingError(
+                        f"--empty is for a folder, and the search index is {where}: delete the "
+                        "index there, then run 'webindex reindex' without it."
+                    )
+                with emptied(where):
+                    done = reindex(opened, entered)
+            elif place is not None:
                 done = move(opened, place, lambda one: line(f"{count(one, 'document')} written"))
             else:
                 # Opened first, so that an unusable folder is refused before anything is done.
-                with open_index(opened, create=True):
-                    done = reindex(opened, lambda one: line(f"{count(one, 'document')} entered"))
+                with open_index(opened, create=True) as index:
+                    surplus = check_owned(opened, index)
+                    done = reindex(opened, entered)
+                    _enter(opened, iter(surplus), lambda one: None)
         where = search_place(opened)
     if as_json:
         click.echo(json.dumps({"documents": done, **({"index": where} if place else {})}))

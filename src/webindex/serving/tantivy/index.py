@@ -20,6 +20,8 @@ from __future__ import annotations
 
 import datetime
 import os
+import re
+import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -76,6 +78,8 @@ from webindex.serving.tantivy.writer import KeptWriter
 
 # Snippets come from this much of a text: marking words takes time in proportion to it.
 _SNIPPET_SOURCE_CHARACTERS = 100_000
+# What Tantivy calls its files, and hidden ones: locks, and what is half written.
+_INDEX_FILE = re.compile(r"\..*|meta\.json|[0-9a-f]{32}\.[a-z0-9.]+")
 # A misspelt word is compared with this many of the most frequent words that begin like it.
 _SIMILAR_WORDS = 2_000
 
@@ -367,8 +371,8 @@ class TantivyIndex(ServingIndex):
             if "schema" in str(error).lower():
                 raise NotAnIndexError(
                     f"The index in {folder} was made by another program or version (this one's "
-                    f"format is {FORMAT}). Remove the folder and export everything anew from the "
-                    "repository: 'webindex reindex' does that."
+                    f"format is {FORMAT}). 'webindex reindex' with --empty exports everything anew "
+                    "from the repository."
                 ) from error
             raise self._damaged(error) from error
 
@@ -393,8 +397,8 @@ class TantivyIndex(ServingIndex):
 
     def _damaged(self, reason: object) -> DamagedIndexError:
         return DamagedIndexError(
-            f"The search index in {self._folder} is damaged: {reason}. Remove the folder and "
-            "export everything anew from the repository: 'webindex reindex' does that."
+            f"The search index in {self._folder} is damaged: {reason}. 'webindex reindex' with "
+            "--empty exports everything anew from the repository."
         )
 
     def _searcher(self) -> tantivy.Searcher:
@@ -420,7 +424,7 @@ class TantivyIndex(ServingIndex):
                 raise self._damaged(error) from error
             raise IndexReadError(
                 f"Could not {purpose}, for the search index in {self._folder} could not be read: "
-                f"{error}."
+                f"{error}. If it is lost, 'webindex reindex' makes it anew from the repository."
             ) from error
 
     @contextmanager
@@ -440,6 +444,39 @@ class TantivyIndex(ServingIndex):
                 f"{self._folder}: {error}. The index is as it was before. See that the disk has "
                 "space and the folder can be written to, then apply the batch again."
             ) from error
+
+
+@contextmanager
+def emptied(folder: str | Path, *, lock_timeout: float = 60.0) -> Iterator[None]:
+    """Keep writers out of an index for a block, and make it empty at the end.
+
+    Whatever state it is in, and while searchers and writers of other processes have it open. If
+    the block fails, the index stays as it is.
+
+    Raises:
+        NotAnIndexError: the folder holds other files, or cannot hold an index.
+        BusyIndexError: others held the index for `lock_timeout` seconds.
+    """
+    folder = Path(folder)
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        others = [name for name in os.listdir(folder) if not _INDEX_FILE.fullmatch(name)]
+        if others:
+            raise NotAnIndexError(
+                f"{folder} holds other files, for example {min(others)}, so it is not emptied."
+            )
+        with only_writer(folder, lock_timeout):
+            yield
+            with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as new:
+                tantivy.Index(schema(), path=new)
+                # In one step for searchers, which have what they read open.
+                for name in ("meta.json", ".managed.json"):
+                    os.replace(Path(new) / name, folder / name)
+            for name in os.listdir(folder):
+                if name[0] != "." and name != "meta.json":
+                    os.unlink(folder / name)
+    except OSError as error:
+        raise NotAnIndexError(f"{folder} cannot hold a search index: {error}.") from error
 
 
 def _commit(
