@@ -43,6 +43,7 @@ from webindex.observers.redirects import resolve
 from webindex.page.urls import host, normalise, page_id, page_row, surt, url_of_row
 from webindex.rendering import tables as rendering
 from webindex.rendering.dependencies import ask_page, ask_resource
+from webindex.reports import tell
 from webindex.takedown import removing
 from webindex.takedown.removing import Removed, remove, unblock
 from webindex.workers.processes import build_observers
@@ -100,6 +101,20 @@ def test_a_removed_page_is_found_by_no_search_and_named_in_no_table(empty: Chain
     empty.work()
     assert not leaks(empty)
     empty.check()
+
+
+def test_its_report_says_that_a_page_was_removed_or_is_blocked(empty: Chain) -> None:
+    def said() -> list[str]:
+        return tell(empty.repo, empty.index, URL).reasons
+
+    empty.load([secret()])
+    empty.work()
+    take_down(empty, url(URL))
+    assert said()[0] == "It was removed: only captures made after that are loaded."
+    take_down(empty, url(URL), block=True)
+    assert said()[0] == "It is blocked: no capture of it is loaded."
+    unblock(empty.repo, [url(URL)])
+    assert said() == ["No capture of this page was loaded, and no page links to it."]
 
 
 def test_a_removed_page_leaves_the_disk_with_garbage_collection(empty: Chain) -> None:

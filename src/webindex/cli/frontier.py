@@ -57,7 +57,10 @@ def frontier_command(repo: str, host: str | None, limit: int, recrawl: bool, for
         if recrawl:
             console.print(f"No page{where} is due for another crawl.")
         else:
-            console.print(f"The frontier has no URL{where}: all that pages link to was captured.")
+            console.print(
+                f"The frontier has no URL{where}: all that pages link to was captured, or is "
+                "blocked."
+            )
 
 
 def _print(one: Uncaptured | Due) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 from percola import Repository, Snapshot
 from percola import Row as RowOf
 from webindex import tables
+from webindex.load.removals import Rules, rules_for
 from webindex.load.transaction import last_seen
 from webindex.observers.documents import part_of
 from webindex.observers.interim import is_interim
@@ -25,6 +26,9 @@ from webindex.reports.versions import Version, versions_of
 from webindex.reports.withheld import asks
 from webindex.serving.base import ServingIndex
 from webindex.text_format import count
+
+_LAST_DATE: Final = "9999"
+"""Later than all dates of captures."""
 
 EXCERPT: Final = 600
 """Characters of the text to show."""
@@ -187,6 +191,7 @@ def tell(repo: Repository, index: ServingIndex, url: str) -> Story:
         if capture is None:
             story.frontier = links_in_frontier(now, url)
             story.listed = is_listed(now, url)
+            story.reasons = _removal(rules_for(now, [url]), url)
 
         joined = page.get(tables.joined)
         story.cluster = joined["cluster"] if joined is not None else None
@@ -210,7 +215,7 @@ def tell(repo: Repository, index: ServingIndex, url: str) -> Story:
         story.document_in_links = shown.document["inlinks"]
         story.anchors = [(words, number) for words, number in shown.document["anchors"]]
     if capture is None:
-        story.reasons = [_never_captured(story)]
+        story.reasons.append(_never_captured(story))
         if story.frontier:
             vouch = count(story.frontier, "link vouches", "links vouch")
             story.reasons.append(f"It is in the frontier, to be crawled: {vouch} for it.")
@@ -299,6 +304,15 @@ def _cluster_at_end(now: Snapshot, way: Way | None) -> str | None:
 
 
 # --- Whether and why it is in search --------------------------------------------------------
+
+
+def _removal(rules: Rules, url: str) -> list[str]:
+    """The sentence that says that this URL was removed; none if it was not."""
+    if rules.refuses(url, _LAST_DATE):
+        return ["It is blocked: no capture of it is loaded."]
+    if rules.refuses(url, ""):
+        return ["It was removed: only captures made after that are loaded."]
+    return []
 
 
 def _never_captured(story: Story) -> str:
