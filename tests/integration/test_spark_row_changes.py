@@ -253,6 +253,11 @@ def test_json_that_stays_is_not_encoded_again(spark: SparkSession, tmp_path: Pat
             WHEN NOT MATCHED THEN INSERT (row, name) VALUES (s.k, s.x)""",
             "which of the two should win is not defined",
         ),
+        (
+            """MERGE INTO $ t USING (SELECT 'n' k) s ON t.row = s.k
+            WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT (row) VALUES (s.k)""",
+            "The row 'n' of 'products' would have no value",
+        ),
     ],
 )
 def test_what_is_not_defined_is_refused_in_a_sentence_and_nothing_is_written(

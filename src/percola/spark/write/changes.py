@@ -6,7 +6,7 @@ happens to each. A row is compared with what the statement read, at its timestam
     update   cells that differ are put, or deleted where the new value is null; a map replaces the
              whole family
     delete   all of the row's cells are deleted
-    insert   the cells are put; UsageError if the row was there
+    insert   the cells are put; UsageError if the row was there, or there are none
 
 Nothing of the row may have changed since the statement read it. So cells that stay as they are, and
 columns without a value, are locked until the commit as well, and every lock is on the condition
@@ -62,7 +62,7 @@ class ChangeEncoder:
     def encode(self, batch: pa.RecordBatch) -> list[RowWrites]:
         """The writes of a batch, row by row.
 
-        Raises UsageError for an inserted row that was there, LockTimeoutError,
+        Raises UsageError for an inserted row that was there or has no value, LockTimeoutError,
         SnapshotTooOldError, and the errors of `Encoder.encode`.
         """
         rows = self._encoder.encode(batch)
@@ -104,6 +104,12 @@ class ChangeEncoder:
                 f"The row {self._table.shown_row(row)} of {self._table.name!r} is there already, "
                 "so it cannot be inserted by MERGE, or by an UPDATE that changes row keys. Match "
                 "rows by their key, or remove the row first."
+            )
+        if kind == "insert" and all(value is None for value in after.values()):
+            raise UsageError(
+                f"The row {self._table.shown_row(row)} of {self._table.name!r} would have no "
+                "value, and a row without one does not exist: set another column than the row's, "
+                "or leave such rows out with a condition (WHEN NOT MATCHED AND …)."
             )
         cells: dict[bytes, bytes | None] = {}
         for column in before:
