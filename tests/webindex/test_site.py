@@ -17,6 +17,7 @@ from percola.serve import HEADERS, MAX_TARGET, Names, duration, is_loopback, lis
 from webindex.sample import CHANGED_URL, CHANGED_WORDS
 from webindex.serving.naming import telling
 from webindex.serving.query import MAX_CHARACTERS
+from webindex.serving.tantivy.index import emptied
 from webindex.site import app, shown
 from webindex.site.searching import HITS, pages
 from webindex.text_format import harmless
@@ -365,6 +366,19 @@ def test_a_search_index_that_is_gone_is_named(tmp_path: Path) -> None:
         assert "search index" in said and "'webindex reindex' makes it anew" in said
         (tmp_path / "away").rename(tmp_path / "repo" / "serving")
         assert "Nothing found" in site.page("/", q="x").words(".total")
+
+
+def test_an_index_that_was_emptied_does_not_say_that_no_page_has_a_word(
+    worked_off: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(worked_off, tmp_path / "repo")
+    with served(tmp_path / "repo") as site:
+        with emptied(tmp_path / "repo" / "serving"):
+            pass
+        for page in (site.page("/", q="index"), site.page("/")):
+            said = page.words("main")
+            assert "is empty, and the repository has documents" in said
+            assert "No document has" not in said and "webindex load" not in said
 
 
 def test_a_recrawl_changes_what_is_found_while_the_site_is_open(

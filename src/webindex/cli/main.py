@@ -39,7 +39,7 @@ from webindex.cli.options import (
     resources_options,
 )
 from webindex.cli.rank import rank_command
-from webindex.cli.reindex import nothing_exported, reindex_command
+from webindex.cli.reindex import reindex_command
 from webindex.cli.remove import blocks_command, remove_command, unblock_command
 from webindex.cli.render import render_command
 from webindex.cli.rerun import rerun_command
@@ -52,6 +52,7 @@ from webindex.page.urls import BadUrlError, host_named
 from webindex.reports import tell, without_snippets
 from webindex.reports.summary import summarise
 from webindex.serving.base import Runner, SearchResults, ServingError
+from webindex.serving.located import nothing_exported
 from webindex.serving.query import BadQueryError, check_length, hint_for
 from webindex.text_format import count, harmless
 from webindex.workers.processes import (

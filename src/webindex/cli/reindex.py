@@ -47,7 +47,7 @@ from webindex.serving.tantivy.index import emptied
 from webindex.text_format import count
 from webindex.workers.processes import open_index, open_repository
 
-__all__ = ["move", "nothing_exported", "reindex", "reindex_command"]
+__all__ = ["move", "reindex", "reindex_command"]
 
 _AT_ONCE: Final = 500
 
@@ -155,23 +155,6 @@ def _fill(now: Snapshot, index: ServingIndex, note: Callable[[int], None]) -> in
         written += len(some)
         note(written)
     return written
-
-
-def nothing_exported(repo: Repository, index: ServingIndex) -> str | None:
-    """A message if the search index is empty but the repository has documents; else None.
-
-    Without it, a search of a lost index would report no hits.
-    """
-    if index.count():
-        return None
-    with repo.snapshot() as now:
-        if next(iter(now.scan(tables.clusters, columns=[tables.document])), None) is None:
-            return None
-    return (
-        f"The search index in {search_place(repo)} is empty, and the repository has "
-        "documents. Workers export what has changed: 'webindex work'. If the index was lost, "
-        "'webindex reindex' enters everything anew for them."
-    )
 
 
 @click.command("reindex")

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from percola.serve import Names, address, is_loopback, listen, make_server, run
-from webindex.cli.reindex import nothing_exported
 from webindex.incomplete import refuse_half_built
+from webindex.serving.located import nothing_exported
 from webindex.site.app import make_app
 from webindex.workers.processes import open_index, open_repository
 

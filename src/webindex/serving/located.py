@@ -62,6 +62,23 @@ def move_to(t: Transaction, place: str) -> None:
     t.set(tables.report, SEARCH_ROW, {"index": place})
 
 
+def nothing_exported(repo: Repository, index: ServingIndex) -> str | None:
+    """A message if the search index is empty but the repository has documents; else None.
+
+    Without it, a search of a lost index would report no hits.
+    """
+    if index.count():
+        return None
+    with repo.snapshot() as now:
+        if next(iter(now.scan(tables.clusters, columns=[tables.document])), None) is None:
+            return None
+    return (
+        f"The search index in {search_place(repo)} is empty, and the repository has "
+        "documents. Workers export what has changed: 'webindex work'. If the index was lost, "
+        "'webindex reindex' enters everything anew for them."
+    )
+
+
 class LocatedIndex(ServingIndex):
     """The search index of a repository; follows it when it is moved.
 

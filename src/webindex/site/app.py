@@ -35,6 +35,7 @@ from webindex import tables
 from webindex.page.urls import BadUrlError, normalise, page_row
 from webindex.rendering import tables as rendering
 from webindex.serving import ServingError, ServingIndex
+from webindex.serving.located import nothing_exported
 from webindex.serving.naming import telling
 from webindex.serving.query import BadQueryError
 from webindex.site import shown
@@ -114,6 +115,8 @@ class Site:
         """`/`: the search field, and the results."""
         found = search(self.index, request.query_params)
         documents = self.index.count() if not found.query else None
+        if not (found.total or documents):
+            found.hint = nothing_exported(self.repo, self.index) or found.hint
         with self.repo.snapshot() as now:
             found.hits = story.without_snippets(now, found.hits)
             found.fold()

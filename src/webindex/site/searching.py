@@ -60,7 +60,7 @@ class Search:
             that was typed.
         meant: a query that may have been meant, if no document has all the words.
         folded: the hits that are folded under another one, by the cluster of that.
-        hint: what to do, if there is no word in the query.
+        hint: what to do, if there is no word in the query, or the whole index is empty.
     """
 
     query: str
