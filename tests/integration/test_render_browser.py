@@ -399,6 +399,26 @@ def test_no_file_of_a_browser_is_left(
     assert not folder.exists()
 
 
+def test_what_a_killed_renderer_left_is_removed_by_the_next_one(
+    executable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", "/tmp")
+    left, just_made = (Path(tempfile.mkdtemp(prefix="webindex-renderer-")) for _ in range(2))
+    (left / "profile").mkdir()
+    with Browser(Bounds(seconds=120, **FEW), executable) as first:
+        _ = first.version
+        process = first._process
+        assert process is not None
+        for folder in (left, process._folder):
+            os.utime(folder, (0, 0))
+        with Browser(Bounds(seconds=120, **FEW), executable) as second:
+            _ = second.version
+            assert not left.exists() and just_made.exists()
+        assert process._folder.exists()
+        assert render(first, {"": "<p>"})[0].image
+    just_made.rmdir()
+
+
 def test_no_browser_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CHROMIUM", str(tmp_path / "none"))
     with pytest.raises(NoBrowserError, match=r"There is no browser .* work without\.$"):

@@ -41,6 +41,7 @@ BROWSER_VARIABLE: Final = "CHROMIUM"
 _NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 _NOBODY: Final = 65534
 _LAUNCH_SECONDS: Final = 60.0
+_FOLDERS: Final = "webindex-renderer-"
 _OFF: Final = (
     # Frames of other sites in one process: all requests are then seen in one place.
     "IsolateOrigins",
@@ -252,6 +253,21 @@ class Browser:
                 )
 
 
+def _remove_abandoned() -> None:
+    """Remove folders of renderers that were killed: they hold the folders of theirs locked."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDERS}*"):
+        with contextlib.suppress(OSError):  # Another user's, in use, or just removed.
+            # One that was just made may not be locked yet.
+            if time.time() - folder.stat().st_mtime < _LAUNCH_SECONDS:
+                continue
+            descriptor = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+            finally:
+                os.close(descriptor)
+
+
 class _Process:
     """Chromium's processes, and the pipe to them."""
 
@@ -261,7 +277,10 @@ class _Process:
         event: Callable[[str, Mapping[str, Any], str | None], None],
         watch: Callable[[], None],
     ) -> None:
-        self._folder = Path(tempfile.mkdtemp(prefix="webindex-render-"))
+        _remove_abandoned()
+        self._folder = Path(tempfile.mkdtemp(prefix=_FOLDERS))
+        self._in_use = os.open(self._folder, os.O_RDONLY)
+        fcntl.flock(self._in_use, fcntl.LOCK_EX)
         prefix, _ = _prefix()
         if os.geteuid() == 0:
             os.chown(self._folder, _NOBODY, _NOBODY)
@@ -332,6 +351,7 @@ class _Process:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
         shutil.rmtree(self._folder, ignore_errors=True)
+        os.close(self._in_use)
 
     def _said(self) -> str:
         lines = (self._folder / "log").read_text(errors="replace").strip().splitlines()
