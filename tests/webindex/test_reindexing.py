@@ -16,7 +16,8 @@ from from_scratch import gone, sample
 from percola import Repository, Worker
 from webindex import tables
 from webindex.cli.main import cli
-from webindex.cli.reindex import reindex
+from webindex.cli.reindex import move, reindex
+from webindex.errors import WorkingError
 from webindex.observers.export import export_to
 from webindex.sample import CHANGED_URL
 from webindex.serving import BusyIndexError, NotAnIndexError, TantivyIndex
@@ -154,3 +155,8 @@ def test_documents_of_another_state_of_the_repository_are_removed_or_named(
         index.apply([replace(document, epoch=2**60)])
         said = runner.invoke(cli, ["reindex", "--repo", str(folder)])
         assert said.exit_code == 1 and "has 1 document that is later than all" in said.stderr
+    # Nor is it moved to such an index, whose documents it would take out.
+    with open_repository(str(worked_off)) as repo:
+        with pytest.raises(WorkingError, match="is later than all"):
+            move(repo, str(folder / "serving"))
+        assert search_place(repo) == str(worked_off / "serving")

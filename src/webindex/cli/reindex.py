@@ -71,7 +71,7 @@ def reindex(repo: Repository, note: Callable[[int], None] = lambda entered: None
         return _enter(repo, shown, note)
 
 
-def check_owned(repo: Repository, index: ServingIndex) -> list[str]:
+def check_owned(repo: Repository, index: ServingIndex, place: str) -> list[str]:
     """The clusters that the index has documents of and the repository has not.
 
     Needs memory for the name of every cluster.
@@ -84,7 +84,7 @@ def check_owned(repo: Repository, index: ServingIndex) -> list[str]:
         later = sum(epoch > now.start_ts for epoch in has.values())
         if later:
             raise WorkingError(
-                f"The search index in {search_place(repo)} has {count(later, 'document')} that "
+                f"The search index in {place} has {count(later, 'document')} that "
                 f"{'is' if later == 1 else 'are'} later than all that the repository has: it "
                 "belongs to another repository, or to this one as it was after the backup from "
                 "which it was restored. Of an index in a folder, 'webindex reindex' with --empty "
@@ -118,7 +118,8 @@ def move(repo: Repository, place: str, note: Callable[[int], None] = lambda writ
     number of documents written so far.
 
     Raises:
-        WorkingError: the URL has a password, which would be recorded.
+        WorkingError: the URL has a password, which would be recorded; or the index there has later
+            documents than the repository.
         RebuildError: the index is only half built.
         ServingError: the new place holds no index, or cannot be reached.
     """
@@ -131,6 +132,7 @@ def move(repo: Repository, place: str, note: Callable[[int], None] = lambda writ
             f"not be: leave it out of the URL, and set {USER} and {PASSWORD} for all processes."
         )
     with open_place(place) as index:
+        check_owned(repo, index, place)
         with repo.snapshot() as now:
             written = _fill(now, index, note)
         repo.run(lambda t: move_to(t, place))
@@ -202,7 +204,7 @@ def reindex_command(repo: str, as_json: bool, place: str | None, empty: bool) ->
             else:
                 # Opened first, so that an unusable folder is refused before anything is done.
                 with open_index(opened, create=True) as index:
-                    surplus = check_owned(opened, index)
+                    surplus = check_owned(opened, index, index.place)
                     done = reindex(opened, entered)
                     _enter(opened, iter(surplus), lambda one: None)
         where = search_place(opened)
