@@ -21,6 +21,7 @@ from __future__ import annotations
 import datetime
 import os
 import re
+import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -467,6 +468,8 @@ def emptied(folder: str | Path, *, lock_timeout: float = 60.0) -> Iterator[None]
             )
         with only_writer(folder, lock_timeout):
             yield
+            for left in folder.glob(".new-*"):  # By one that was killed.
+                shutil.rmtree(left)
             with tempfile.TemporaryDirectory(prefix=".new-", dir=folder) as new:
                 tantivy.Index(schema(), path=new)
                 # In one step for searchers, which have what they read open.
