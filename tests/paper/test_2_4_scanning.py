@@ -369,6 +369,22 @@ class TestRows:
         assert stage.ran == ["b"]
 
 
+def test_scans_without_a_wake_up_go_on_once_a_store_that_was_away_is_back(stage: Stage) -> None:
+    def wait_in_vain(table: str) -> None:
+        stage.clock.now += 30.0
+        raise StoreError("the store is away")
+
+    stage.look()
+    stage.clock.now += 1
+    stage.store.on_look = wait_in_vain
+    stage.look()
+    stage.store.on_look = lambda table: None
+    stage.clock.now += 1
+    assert stage.look() == ALL
+    stage.clock.now += 1
+    assert stage.look() == ALL
+
+
 def test_scans_without_a_wake_up_take_a_tenth_of_the_time_at_most(stage: Stage) -> None:
     def take_a_second(table: str) -> None:
         stage.clock.now += 1.0

@@ -175,7 +175,7 @@ class Scanner:
             log.warning("scanning failed: %s", error)
             if self._misfortunes >= self._options.attempts:
                 raise
-            found, rest = Found.NOTHING, 0.0
+            found, rest, has_turn = Found.NOTHING, 0.0, False  # It may have waited for the store.
         now = clock.monotonic()
         if has_turn and Found.RAN not in found:
             self._clean.put_off(now + _RESTS * (now - began))
