@@ -389,6 +389,10 @@ def test_scans_without_a_wake_up_take_a_tenth_of_the_time_at_most(stage: Stage) 
     def take_a_second(table: str) -> None:
         stage.clock.now += 1.0
 
+    def stop_for_an_hour(table: str) -> None:
+        stage.clock.now += 3600.0
+        stage.store.on_look = lambda table: None
+
     stage.look()
     stage.store.on_look = take_a_second
     stage.clock.now += 1
@@ -396,6 +400,9 @@ def test_scans_without_a_wake_up_take_a_tenth_of_the_time_at_most(stage: Stage) 
     stage.clock.now += 26.9
     assert stage.look() == []
     stage.clock.now += 0.1
+    stage.store.on_look = stop_for_an_hour
+    assert stage.look() == ALL
+    stage.clock.now += 60
     assert stage.look() == ALL
 
 

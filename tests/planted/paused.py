@@ -90,7 +90,7 @@ PLANTED = [
         "However long scans without a wake-up take, there is one a second: of regions without end, "
         "or of cells that wait for a paused observer.",
         file="src/percola/observers/scanner.py",
-        old="            self._clean.put_off(now + _RESTS * (now - began))\n",
+        old="            self._clean.put_off(now + min(_LONGEST_REST, _RESTS * (now - began)))\n",
         new="            pass\n",
         tests=[
             _PAUSED

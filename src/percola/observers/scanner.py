@@ -28,7 +28,7 @@ process or another; then only the rows that the wake-up names are scanned, and t
 something was left. Once a second in any case (`WorkerOptions.rescan`), all tables are scanned, by
 one of the worker's scanners: they share what they have found clean
 (`percola.observers.clean_tables`). Where such a scan takes long, as it does with many tablets, the
-next one is put off: if nothing is found, they take at most a tenth of the thread's time.
+next one is put off by up to a minute: if nothing is found, they take a tenth of the thread's time.
 
 A column all of whose observers are paused (`percola.observers.pausing`) is skipped, and so is a
 table with no other one. Where the scan has to go over cells that wait for a paused observer, since
@@ -87,6 +87,8 @@ _BUSY_WAIT: Final = 0.02
 _LONGEST_STEP: Final = 1024
 _RESTS: Final = 9
 """For how many times as long as a scan without a wake-up took, and found nothing, none follows."""
+_LONGEST_REST: Final = 60.0
+"""Seconds: a process may have been stopped during a scan."""
 _TELEPORTS: Final = 4
 _TABLETS: Final = 60.0
 """For how many seconds a scanner remembers the tablets of a table."""
@@ -178,7 +180,7 @@ class Scanner:
             found, rest, has_turn = Found.NOTHING, 0.0, False  # It may have waited for the store.
         now = clock.monotonic()
         if has_turn and Found.RAN not in found:
-            self._clean.put_off(now + _RESTS * (now - began))
+            self._clean.put_off(now + min(_LONGEST_REST, _RESTS * (now - began)))
         if Found.RAN in found:
             return 0.0
         # At least once per `rescan`, as observers may be resumed.
