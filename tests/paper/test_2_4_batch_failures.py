@@ -27,7 +27,7 @@ from doubling import (
 from stores import DEADLINE, Ground, ScriptedClock
 
 from percola import Repository, Transaction, Worker, observer
-from percola.cells import Kind
+from percola.cells import Cell, Kind
 from percola.inspection import failures
 from percola.observers import observer as observers
 
@@ -65,6 +65,25 @@ def test_n5_one_row_that_fails_takes_no_other_row_of_its_batch_along(
     assert count(worker, "observer_conflicts") == 0
     assert max(calls[row] for row in ROWS if row != "row 4") <= 2
     assert ground.left_over(targets, Kind.NOTIFY) == []
+
+
+def test_n5_rows_with_which_another_scanners_batch_has_failed_meanwhile_join_none(
+    still: Repository,
+) -> None:
+    called: list[str] = []
+
+    def double_while_another_batch_fails(t: Transaction, row: str) -> None:
+        double(t, row)
+        if not called:
+            for other in {*ROWS} - {row}:
+                worker._runs._keep_alone(Cell("targets", other.encode(), poke.key))
+        called.append(row)
+
+    notify(still, *ROWS)
+    worker = Worker(still, [make(double_while_another_batch_fails, batch=32)], threads=1)
+    worker.run_until_idle()
+    assert commits(still) == [1] * len(ROWS)
+    assert sorted(called) == ROWS
 
 
 def test_n5_a_row_that_fails_first_is_called_as_often_as_without_batches(

@@ -563,7 +563,9 @@ class Scanner:
                 rows = [(one.table, one.row) for one in more]
                 locked = self._context.coordination.try_lock_many(rows)
                 held.extend(itertools.compress(rows, locked))
-                taken += itertools.compress(more, locked)
+                # Another scanner's batch may have failed with it until it gave back the lock.
+                mine = itertools.compress(more, locked)
+                taken += [one for one in mine if self._runs.takes_batches(one)]
             return taken
 
         return take
