@@ -323,7 +323,9 @@ def test_n7_where_there_is_always_more_to_do_every_tablet_and_row_gets_its_turn(
 ) -> None:
     # A stint is one row: so it is the stints that show, however quick the store is.
     monkeypatch.setattr(scanner, "_STINT", 0.0)
-    parts, rows, turns = 6, 20, 12 if ground.near else 4
+    # Scanners that meet go on at random rows, so there is always a row that has to wait: none does
+    # for twelve turns of all.
+    parts, rows, fewest, most = 6, 20, 12 if ground.near else 4, 12
     served: list[str] = []
     enough = threading.Event()
 
@@ -331,7 +333,8 @@ def test_n7_where_there_is_always_more_to_do_every_tablet_and_row_gets_its_turn(
     def serve(t: Transaction, row: str) -> None:
         t.notify(again, row)  # Never clean.
         served.append(row)
-        if len(served) >= turns * parts * rows:
+        turns = len(served) / (parts * rows)
+        if turns >= most or (turns >= fewest and len({*served}) == parts * rows):
             enough.set()
 
     store = SplitStore(ground.store)
@@ -352,7 +355,7 @@ def test_n7_where_there_is_always_more_to_do_every_tablet_and_row_gets_its_turn(
     by_part = Counter(row[0] for row in served)
     assert len(by_row) == parts * rows, f"{parts * rows - len(by_row)} rows were never served"
     # Scanners that began near each other serve the same rows soon one after the other.
-    assert max(by_part.values()) <= 3 * turns * rows, by_part
+    assert max(by_part.values()) <= 3 * len(served) / parts, by_part
 
 
 def test_n7_no_two_scanners_of_a_repository_run_one_row_at_the_same_time(repo: Repository) -> None:
