@@ -66,8 +66,8 @@ def test_a_number_of_reports_of_loads_is_kept_and_what_older_ones_counted(
         assert reports(repo, "load") == list(range(start + 8, start + 13))
         after = summarise(repo)
         assert before == after
-    assert ("Cut off", "26 captures of long pages") in after.rows()
-    assert ("Cut off", "1 capture of long pages") in replace(after, cut=1).rows()
+    assert ("Cut off", "26 captures of long pages, over all loads") in after.rows()
+    assert ("Cut off", "1 capture of long pages, over all loads") in replace(after, cut=1).rows()
     assert (after.rejected, after.unchanged, after.cut) == (3 * 26, 7 * 26, 26)
     write(repo, "rank", range(1, 10), run=1)
     work(repo)

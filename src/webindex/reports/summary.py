@@ -106,14 +106,15 @@ class Summary:
         if self.unresolved:
             waiting = f"{self.unresolved:,}: they refer to captures that were not loaded"
             rows.append(("Revisits not resolved", waiting))
-        rows.append(("Over all loads", "records count again with each load that reads them:"))
-        rows.append(("Rejected records", f"{self.rejected:,}"))
+        # Of a file that is loaded again they count again.
+        rows.append(("Rejected records", f"{self.rejected:,} over all loads"))
         if self.unavailable:
-            rows.append(("Server errors", f"{self.unavailable:,}, which say nothing of a page"))
+            told = f"{self.unavailable:,} over all loads, which say nothing of a page"
+            rows.append(("Server errors", told))
         if self.unchanged:
-            rows.append(("Reported as unchanged", f"{self.unchanged:,}"))
+            rows.append(("Reported as unchanged", f"{self.unchanged:,} over all loads"))
         if self.cut:
-            rows.append(("Cut off", f"{count(self.cut, 'capture')} of long pages"))
+            rows.append(("Cut off", f"{count(self.cut, 'capture')} of long pages, over all loads"))
         if self.pdfs:
             rows.append(("PDF documents read", pdf_documents(self.pdfs, self.unread_pdfs)))
         if self.latency is not None:
