@@ -63,7 +63,10 @@ def test_reading_ahead_takes_a_tenth_of_the_reads_and_ends_in_the_same(tmp_path:
         chain.index.close()
         chain.repo.close()
     plain, ahead = reads[False], reads[True]
-    assert ahead.total() * 10 <= plain.total(), (plain, ahead)
+    # Now and then the exporter conflicts with the others: taking back the locks of hundreds of
+    # documents takes three reads each, ahead or not.
+    del plain["export"], ahead["export"]
+    assert ahead.total() * 12 <= plain.total(), (plain, ahead)
     # How many depends on where the scanner begins and what the exporter does meanwhile: those of
     # `assemble` were 8.7 to 13.4 times fewer in twenty runs. `join` knows only after a second round
     # which clusters are around a page, and asks then whether these are large.
