@@ -308,7 +308,7 @@ class Scanner:
                 first = self._rng.choice(entries)[0].row if entries else b""
                 entries = sorted(entries, key=lambda entry: entry[0].row < first)
                 return self._work_entries(*how, entries, Found.NOTHING)
-            start = self._random_start(table)
+            start = self._random_start(table, entries)
         found = self._scan_range(*how, start, b"")
         if start and not (table in self._left or _has_met(found, stop_at_others)):
             if Found.RAN in found and self._context.clock.monotonic() > until:
@@ -352,7 +352,8 @@ class Scanner:
             self._starts[table] = now + _TABLETS, starts
         return starts
 
-    def _random_start(self, table: str) -> bytes:
+    def _random_start(self, table: str, entries: Sequence[tuple[Cell, int, bytes]]) -> bytes:
+        """A random dirty row near a random key; `entries` are the table's first notify entries."""
         tablet = self._rng.choice(self._context.store.tablets(table))
         low, high = tablet.start, tablet.end
         if seen := self._seen.get(table):
@@ -363,8 +364,8 @@ class Scanner:
         near = scan(Kind.NOTIFY, table, key, tablet.end, most)[0]
         if len(near) < most:  # Or the last rows of a tablet would be begun at more often.
             near += scan(Kind.NOTIFY, table, tablet.start, key, most - len(near))[0]
-        if not near:  # From the end of a tablet without dirty rows all would go to the first ones.
-            near = scan(Kind.NOTIFY, table, limit=most)[0]
+        # From the end of a tablet without dirty rows all would go to the very first ones.
+        near = near or [*entries]
         return self._rng.choice(near)[0].row if near else key
 
     def _scan_range(

@@ -135,13 +135,15 @@ class Applied(Generic[R]):
         check_contribution(now)
         before: Mapping[str, Any] = t.get(self.column, row) or {}
         now = {key: value for key, value in now.items() if value is not None}
+        encoded: dict[str, bytes] = {}
         for key, value in now.items():
             check_key(key)
-            self.column.encode_value(value)
+            encoded[key] = self.column.encode_value(value)
+        # Compared as they are stored: 1, 1.0 and True differ, a tuple is a list.
         changes = [
             Change(key, before.get(key), now.get(key))
             for key in sorted(before.keys() | now.keys())
-            if not _same(before.get(key), now.get(key))
+            if key not in before or VALUES.encode(before[key]) != encoded.get(key)
         ]
         if changes and now:
             t.set(self.column, row, now)
@@ -173,8 +175,3 @@ def check_contribution(now: object) -> None:
             "What a row contributes is a dictionary by group, and an empty one if it contributes "
             f"nothing, but this is {type(now).__name__} {now!r}."
         )
-
-
-def _same(left: Any, right: Any) -> bool:
-    # Compared as they are stored: 1, 1.0 and True differ, a tuple is a list.
-    return left is right or VALUES.encode(left) == VALUES.encode(right)
