@@ -214,19 +214,28 @@ def measure(
         return Point.of(threads, joined, said, cpu_of(oracle.process.pid) - cpu)
 
 
-def measure_locks(oracle: OracleProcess, seconds: float, together: int) -> dict[str, float]:
+def measure_locks(
+    oracles: Sequence[OracleProcess], seconds: float, together: int
+) -> dict[str, float]:
     """Take and give back advisory locks, so many together, as a scanner does for a batch of rows.
 
     Returns:
-        pairs a second, and microseconds of processor time a call (two a pair) of oracle and client.
+        pairs a second, and microseconds of processor time a call (two a pair) of the client, of the
+        oracle that holds the lease, which is the first, and of all of them.
     """
-    locks = LockServiceClient([oracle.address])
+    locks = LockServiceClient([oracle.address for oracle in oracles])
+
+    def used() -> list[float]:
+        return [cpu_of(oracle.process.pid) for oracle in oracles]
+
     try:
         stop = locks.on_wake(lambda _: None)
+        while len(locks.sessions) < len(oracles):
+            time.sleep(0.01)  # Other processes' state: there is nothing here to wait on.
         for number in range(100):
             locks.try_lock("warm", b"%d" % number)
             locks.unlock("warm", b"%d" % number)
-        cpu, mine, began = cpu_of(oracle.process.pid), time.process_time(), time.monotonic()
+        cpu, mine, began = used(), time.process_time(), time.monotonic()
         pairs = 0
         while time.monotonic() - began < seconds:
             rows = [("rows", b"%d" % number) for number in range(pairs, pairs + together)]
@@ -235,12 +244,14 @@ def measure_locks(oracle: OracleProcess, seconds: float, together: int) -> dict[
             locks.unlock_many(rows)
             pairs += together
         took = time.monotonic() - began
+        spent = [now - before for now, before in zip(used(), cpu, strict=True)]
         stop()
     finally:
         locks.close()
     return {
         "per_second": pairs / took,
-        "oracle_us": 1e6 * (cpu_of(oracle.process.pid) - cpu) / pairs / 2,
+        "oracle_us": 1e6 * spent[0] / pairs / 2,
+        "oracles_us": 1e6 * sum(spent) / pairs / 2,
         "client_us": 1e6 * (time.process_time() - mine) / pairs / 2,
     }
 
@@ -262,8 +273,11 @@ def run(console: Console, *, quick: bool) -> None:
                 status.update(f"Oracle: {count} processes of {clients_ * joins} clients …")
                 points.append(measure(oracle, count, clients_, joins, seconds))
         status.update("Oracle: advisory locks …")
-        locks = measure_locks(oracle, seconds * 2, 1)
-        locks_together = measure_locks(oracle, seconds * 2, TOGETHER)
+        locks = measure_locks([oracle], seconds * 2, 1)
+        locks_together = measure_locks([oracle], seconds * 2, TOGETHER)
+        with OracleProcess("bigtable://project/percola") as standby:
+            shared = measure_locks([oracle, standby], seconds * 2, 1)
+            shared_together = measure_locks([oracle, standby], seconds * 2, TOGETHER)
     name = output_name("oracle", quick=quick)
     picture = OUTPUT / f"{name}.png"
     plot(points, picture)
@@ -276,6 +290,8 @@ def run(console: Console, *, quick: bool) -> None:
             "points": [asdict(p) for p in points],
             "locks": locks,
             "locks_together": {"rows": TOGETHER, **locks_together},
+            "locks_shared": shared,
+            "locks_shared_together": {"rows": TOGETHER, **shared_together},
         },
     )
     console.print(table(points))
@@ -290,7 +306,11 @@ def run(console: Console, *, quick: bool) -> None:
         f"a call takes {locks['oracle_us']:.0f} µs of the oracle's processor and "
         f"{locks['client_us']:.0f} µs of the client's. With {TOGETHER} of them in "
         f"a call: {locks_together['per_second']:,.0f} a second, "
-        f"{locks_together['oracle_us']:.1f} and {locks_together['client_us']:.1f} µs a lock.",
+        f"{locks_together['oracle_us']:.1f} and {locks_together['client_us']:.1f} µs a lock. "
+        f"With a standby, which serves half of the rows, the oracle that holds the lease takes "
+        f"{shared['oracle_us']:.1f} µs for each of all locks, and both together "
+        f"{shared['oracles_us']:.1f}; {TOGETHER} in a call: {shared_together['oracle_us']:.1f} and "
+        f"{shared_together['oracles_us']:.1f}.",
         soft_wrap=True,
     )
     console.print(

@@ -272,7 +272,7 @@ def rpc(data: bytes) -> None:
             at += size
         assert (in_pieces, left) == (found, rest)
     nobody = _Nobody()
-    service = LockServiceServer(nobody, lambda: True)
+    service = LockServiceServer(nobody)
     peer = Peer(cast(Any, None), "fuzz")
     for kind, number, body in [frames.Frame(frames.ATTEND, 1, b""), *found]:
         with contextlib.suppress(frames.FrameError):

@@ -129,7 +129,7 @@ def attend():
     assert woken.wait(30)
 
 def child():
-    assert not lock_service.has_session
+    assert not lock_service.sessions
     attend()
     assert lock_service.try_lock("t", b"child")
     assert not lock_service.try_lock("t", b"parent"), "it is another process's"
@@ -138,7 +138,7 @@ def child():
 attend()
 assert lock_service.try_lock("t", b"parent")
 in_child(child)
-assert lock_service.has_session
+assert lock_service.sessions
 assert not lock_service.try_lock("t", b"parent")
 lock_service.wake()
 lock_service.close()

@@ -144,19 +144,23 @@ def test_without_the_token_nothing_is_served(
     assert draw_on(connection(stack, server.address, "sesame")) == 1
 
 
-def test_a_standby_serves_neither_timestamps_nor_locks(
+def test_a_standby_serves_locks_and_wake_ups_and_no_timestamps(
     stack: contextlib.ExitStack, wait_until: WaitUntil
 ) -> None:
     store = MemoryStore()
     leader = stack.enter_context(OracleServer(store, HERE, lease=60))
     wait_until(lambda: leader.ranges.holds)
     standby = stack.enter_context(OracleServer(store, HERE, lease=60))
-    for number, (kind, answer) in enumerate(_REQUESTS.items(), 1):
-        one = connection(stack, standby.address)
-        body = bytes(8) if kind == frames.DRAW else b""
-        with pytest.raises(RefusedError) as caught:
-            one.ask(frames.frame(kind, number, body), number, answer, SECONDS)
-        assert caught.value.code == Code.STANDBY
+    one = connection(stack, standby.address)
+    with pytest.raises(RefusedError) as caught:
+        one.ask(frames.draw(1, 1), 1, frames.DRAWN, SECONDS)
+    assert caught.value.code == Code.STANDBY
+    listening, loading = (connection(stack, standby.address) for _ in range(2))
+    listening.ask(frames.frame(frames.ATTEND, 1), 1, frames.WAKE_UP, SECONDS)
+    assert lock_on(listening, b"k") and standby.lock_service.locks == 1
+    loading.ask(frames.frame(frames.WAKE, 1), 1, frames.PAUSE, SECONDS)
+    assert listening.receive(SECONDS).kind == frames.WAKE_UP
+    assert leader.lock_service.sessions == 0
 
 
 # --- Connections --------------------------------------------------------------------------
@@ -327,7 +331,7 @@ def test_locks_above_the_limit_are_granted_and_not_kept(
     for number in range(12):
         assert greedy.try_lock("t", b"%d" % number), "nobody is kept from a row"
     assert server.lock_service.locks == 5
-    assert greedy.has_session, "it was not sent away"
+    assert greedy.sessions, "it was not sent away"
     if limit == "_SESSION_LOCKS":
         assert other.try_lock("t", b"mine")
         assert not greedy.try_lock("t", b"mine")
@@ -347,7 +351,7 @@ def test_idle_sessions_at_the_limit_shut_no_process_out_of_the_lock_service(
     client = LockServiceClient([server.address], lock_seconds=LOCK_SECONDS)
     stack.callback(client.close)
     assert client.try_lock("t", b"r")
-    assert client.has_session
+    assert client.sessions
     assert (server.lock_service.sessions, server.lock_service.locks) == (5, 2)
     told = idle[1].receive(SECONDS)
     assert told.kind == frames.REFUSED

@@ -10,7 +10,8 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from multiprocessing.connection import Connection as Pipe
 from pathlib import Path
 from typing import Any, Final
@@ -45,7 +46,7 @@ def server() -> Iterator[Server]:
 def mine(server: Server, wait_until: Wait) -> Iterator[LockServiceClient]:
     lock_service = LockServiceClient([server.address], lock_seconds=LOCK_SECONDS)
     lock_service.on_wake(lambda _: None)
-    wait_until(lambda: lock_service.has_session)
+    wait_until(lambda: lock_service.sessions)
     yield lock_service
     lock_service.close()
 
@@ -109,19 +110,20 @@ def test_rows_that_are_locked_together_take_one_message_and_so_does_giving_them_
         assert all(ask(child, "try_lock_many", [row for row in rows if row != rows[7]]))
 
 
-def test_rows_whose_service_ends_while_they_are_locked_are_locked_in_this_process_alone(
+def test_rows_that_the_service_refuses_to_lock_are_locked_in_this_process_alone(
     server: Server, mine: LockServiceClient
 ) -> None:
     rows = [("t", b"a"), ("t", b"b"), ("t", b"c")]
     answer = server.service._lock
     answered: list[bytes] = []
 
-    def moves(*args: Any) -> bytes:
-        server.holds = False
-        answered.append(answer(*args))
+    def once(session: Any, turn: int, key: bytes) -> bytes:
+        if answered:
+            return frames.refused(frames.Code.STANDBY, "This process serves no locks.", turn)
+        answered.append(answer(session, turn, key))
         return answered[-1]
 
-    server.service._lock = moves  # type: ignore[method-assign]
+    server.service._lock = once  # type: ignore[method-assign]
     assert mine.try_lock_many(rows) == [True, True, True]
     assert len(answered) == 1, "the service has refused the others"
     assert mine.try_lock_many([*rows, ("t", b"d")]) == [False, False, False, True]
@@ -237,18 +239,18 @@ def test_a_service_that_hangs_costs_one_time_out_a_second_and_is_found_again(
         mine = LockServiceClient([address])
         other = LockServiceClient([address], lock_seconds=LOCK_SECONDS)
         mine.on_wake(lambda _: None)
-        wait_until(lambda: mine.has_session)
+        wait_until(lambda: mine.sessions)
         assert other.try_lock("t", b"r")
         wait_until(lambda: not mine.try_lock("t", b"r") or mine.unlock("t", b"r"))
         service.signal(signal.SIGSTOP)
-        wait_until(lambda: mine.has_session)
+        wait_until(lambda: mine.sessions)
         assert seconds(lambda: mine.try_lock("t", b"s")) < SLOW
         assert seconds(lambda: [mine.try_lock("t", b"%d" % n) for n in range(200)]) < SLOW
         assert seconds(lambda: [mine.unlock("t", b"%d" % n) for n in range(200)]) < SLOW
         assert seconds(lambda: [mine.wake() for _ in range(10_000)]) < SLOW
         service.signal(signal.SIGCONT)
-        wait_until(lambda: mine.has_session)
-        wait_until(lambda: other.has_session)
+        wait_until(lambda: mine.sessions)
+        wait_until(lambda: other.sessions)
         # Whatever was asked while it hung, no row stays locked for good.
         wait_until(lambda: other.try_lock("t", b"s"))
         for lock_service in (mine, other):
@@ -268,7 +270,7 @@ def test_a_service_that_hangs_only_in_locking_costs_one_time_out_a_second(
     with Server() as server:
         hasty = LockServiceClient([server.address])
         hasty.on_wake(lambda _: None)
-        wait_until(lambda: hasty.has_session)
+        wait_until(lambda: hasty.sessions)
         began = time.monotonic()
         pause = threading.Event()
         for number in range(300):
@@ -286,41 +288,138 @@ def test_a_service_that_is_killed_and_started_again_is_attended_to_again(wait_un
         other = LockServiceClient([address], lock_seconds=LOCK_SECONDS)
         assert mine.try_lock("t", b"r") and not other.try_lock("t", b"r")
         first.kill()
-        wait_until(lambda: not (mine.has_session or other.has_session))
+        wait_until(lambda: not (mine.sessions or other.sessions))
         assert other.try_lock("t", b"r"), "its loss forgets the locks"
         other.unlock("t", b"r")
         with Child(serve, address) as second:
             assert second.hear() == address
-            wait_until(lambda: mine.has_session and other.has_session)
+            wait_until(lambda: mine.sessions and other.sessions)
             assert other.try_lock("t", b"s")
             wait_until(lambda: not mine.try_lock("t", b"s") or mine.unlock("t", b"s"))
         mine.close()
         other.close()
 
 
-def test_everybody_moves_to_the_process_that_holds_the_lease(wait_until: Wait) -> None:
-    with Server() as one, Server() as two:
-        two.holds = False
-        clients = [
-            LockServiceClient([a.address, b.address], lock_seconds=LOCK_SECONDS)
-            for a, b in ((one, two), (two, one))
-        ]
-        wake_ups = [threading.Event() for _ in clients]
-        for lock_service, wake_up in zip(clients, wake_ups, strict=True):
-            lock_service.on_wake(lambda _, wake_up=wake_up: wake_up.set())
-        wait_until(lambda: one.service.sessions == 2)
-        assert clients[0].try_lock("t", b"r")
-        assert not clients[1].try_lock("t", b"r")
-        one.holds, two.holds = False, True
-        wait_until(lambda: two.service.sessions == 2)
-        assert one.service.sessions == one.service.locks == 0
-        wait_until(lambda: all(lock_service.has_session for lock_service in clients))
-        for wake_up in wake_ups:
-            wake_up.clear()
-        clients[0].wake()
-        assert all(wake_up.wait(10) for wake_up in wake_ups)
-        for lock_service in clients:
-            lock_service.close()
+# --- Several processes of the service ------------------------------------------------------
+
+
+ROWS: Final = [("t", b"%d" % number) for number in range(120)]
+
+
+def locks_of(servers: Sequence[Server]) -> list[int]:
+    return [server.service.locks for server in servers]
+
+
+def test_each_process_of_the_service_serves_a_share_of_the_rows_the_same_one_to_all(
+    wait_until: Wait,
+) -> None:
+    with ExitStack() as stack:
+        servers = [stack.enter_context(Server()) for _ in range(3)]
+        addresses = [server.address for server in servers]
+        other = stack.enter_context(Child(live, *reversed(addresses)))
+        mine = LockServiceClient(addresses, lock_seconds=LOCK_SECONDS)
+        stack.callback(mine.close)
+        assert all(mine.try_lock_many(ROWS))
+        shares = locks_of(servers)
+        assert sum(shares) == len(ROWS) and min(shares) > len(ROWS) / 8
+        assert not any(ask(other, "try_lock_many", ROWS))
+        mine.unlock_many(ROWS[::2])
+        wait_until(lambda: sum(locks_of(servers)) == len(ROWS) / 2)
+        taken = ask(other, "try_lock_many", ROWS)
+        assert taken == [number % 2 == 0 for number in range(len(ROWS))]
+
+
+def test_the_rows_of_a_process_that_is_killed_go_to_the_others_until_it_is_back(
+    wait_until: Wait,
+) -> None:
+    with ExitStack() as stack:
+        servers = [stack.enter_context(Server()) for _ in range(2)]
+        with Child(serve) as killed:
+            addresses = [*(server.address for server in servers), killed.hear()]
+            clients = [LockServiceClient(addresses, lock_seconds=LOCK_SECONDS) for _ in range(2)]
+            for client in clients:
+                stack.callback(client.close)
+                client.on_wake(lambda _: None)
+            wait_until(lambda: [len(client.sessions) for client in clients] == [3, 3])
+            assert all(clients[0].try_lock_many(ROWS))
+            before = locks_of(servers)
+            clients[0].unlock_many(ROWS)
+            wait_until(lambda: sum(locks_of(servers)) == 0)
+            killed.kill()
+            wait_until(lambda: [len(client.sessions) for client in clients] == [2, 2])
+            assert all(clients[0].try_lock_many(ROWS))
+            assert not any(clients[1].try_lock_many(ROWS)), "they agree on who has them now"
+            lost = len(ROWS) - sum(before)
+            gained = [now - was for now, was in zip(locks_of(servers), before, strict=True)]
+            assert lost and min(gained) > lost / 8, "both of the others have some of them"
+            clients[0].unlock_many(ROWS)
+        with Child(serve, addresses[2]) as back:
+            assert back.hear() == addresses[2]
+            wait_until(lambda: [len(client.sessions) for client in clients] == [3, 3])
+            wait_until(lambda: sum(locks_of(servers)) == 0)
+            assert all(clients[1].try_lock_many(ROWS))
+            assert not any(clients[0].try_lock_many(ROWS))
+            assert sum(locks_of(servers)) < len(ROWS), "it has its share again"
+
+
+def test_a_process_that_hangs_costs_one_time_out_a_second_and_its_rows_stay_locked_elsewhere(
+    wait_until: Wait,
+) -> None:
+    with Server() as server, Child(serve) as hangs, ExitStack() as stack:
+        addresses = [server.address, hangs.hear()]
+        clients = [LockServiceClient(addresses) for _ in range(2)]
+        for client in clients:
+            stack.callback(client.close)
+            client.on_wake(lambda _: None)
+            wait_until(lambda client=client: len(client.sessions) == 2)
+        hangs.signal(signal.SIGSTOP)
+        for client in clients:
+            # The first request of each finds out.
+            assert seconds(lambda client=client: client.try_lock_many(ROWS)) < SLOW
+            client.unlock_many(ROWS)
+        wait_until(lambda: server.service.locks == 0)
+        assert seconds(lambda: all(clients[0].try_lock_many(ROWS))) < SLOW
+        assert server.service.locks == len(ROWS)
+        assert not any(clients[1].try_lock_many(ROWS))
+        hangs.signal(signal.SIGCONT)
+
+
+def test_a_wake_up_reaches_every_listener_whichever_process_is_told_of_it(
+    wait_until: Wait, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ExitStack() as stack:
+        servers = [stack.enter_context(Server()) for _ in range(3)]
+        addresses = [server.address for server in servers]
+        listener = stack.enter_context(Child(live, *addresses))
+        ask(listener, "listen")
+        wait_until(lambda: ask(listener, "attended") == 3)
+        for at in range(len(servers)):
+            loader = LockServiceClient(addresses)
+            stack.callback(loader.close)
+            loader._waker._at = at
+            ask(listener, "forget")
+            listener.tell(["await wake-up", 10])
+            assert listener.hear() == "waiting"
+            loader.wake()
+            assert listener.hear() is not None
+        # With two of them gone the third is told.
+        loader = LockServiceClient(addresses)
+        loader._waker._at = 0
+        stack.callback(loader.close)
+        servers[0].stop()
+        servers[1].stop()
+        wait_until(lambda: ask(listener, "attended") == 1)
+        ask(listener, "forget")
+        listener.tell(["await wake-up", 10])
+        assert listener.hear() == "waiting"
+        loader.wake()
+        assert listener.hear() is not None
+
+
+def test_processes_begin_with_different_ones_when_they_tell_of_wake_ups() -> None:
+    addresses = ["a:1", "b:1", "c:1"]
+    clients = [LockServiceClient(addresses) for _ in range(60)]
+    assert {client._waker._at for client in clients} == {0, 1, 2}
 
 
 # --- Wake-ups -----------------------------------------------------------------------------
@@ -361,7 +460,7 @@ def test_many_wake_ups_are_a_few_calls_and_never_more_than_one_at_a_time(
     calls: list[float] = []
     at_once: list[int] = []
     under_way = 0
-    real = mine._link._send_wake_up
+    real = mine._waker._send
 
     def counted(*arguments: Any) -> int:
         nonlocal under_way
@@ -373,7 +472,7 @@ def test_many_wake_ups_are_a_few_calls_and_never_more_than_one_at_a_time(
         finally:
             under_way -= 1
 
-    monkeypatch.setattr(mine._link, "_send_wake_up", counted)
+    monkeypatch.setattr(mine._waker, "_send", counted)
     began, wake_ups = time.monotonic(), 0
     pause = threading.Event()
     while (took := time.monotonic() - began) < 1:
@@ -447,7 +546,7 @@ def test_a_client_without_the_token_goes_on_without_the_service(wait_until: Wait
         friend = LockServiceClient([server.address], access=access, lock_seconds=LOCK_SECONDS)
         assert friend.try_lock("t", b"r")
         assert stranger.try_lock("t", b"r")
-        assert friend.has_session and not stranger.has_session
+        assert friend.sessions and not stranger.sessions
         stranger.wake()
         for lock_service in (stranger, friend):
             assert seconds(lock_service.close) < 5

@@ -6,6 +6,8 @@ from tests.planted.planted import Planted
 
 _LIMITS = "tests/integration/test_oracle_limits.py::"
 _LOCKS = "tests/unit/test_lock_service.py::"
+_SHARES = "tests/integration/test_oracle_lock_service.py::"
+_SAME_TO_ALL = "test_each_process_of_the_service_serves_a_share_of_the_rows_the_same_one_to_all"
 _STREAM = "tests/paper/test_2_3_oracle_stream.py::"
 _METRICS = "tests/unit/test_metrics_port.py::"
 _NOT_RUN = "tests/tree/test_not_run.py::"
@@ -75,12 +77,30 @@ PLANTED = [
         tests=[_STREAM + "test_an_answer_to_another_request_is_an_error"],
     ),
     Planted(
-        "lock-service-works-on-standby",
-        "Every oracle process serves locks, so that two processes hold one lock.",
-        file="src/percola/oracle/server.py",
-        old="LockServiceServer(self._server, lambda: self.ranges.holds)",
-        new="LockServiceServer(self._server, lambda: True)",
-        tests=[f"{_LIMITS}test_a_standby_serves_neither_timestamps_nor_locks"],
+        "lock-service-shared-by-the-order-of-addresses",
+        "Clients that name the oracles in another order lock the same rows elsewhere.",
+        file="src/percola/coordination/lock_service/client.py",
+        old="            sorted(self._links, key=lambda link: _preference(slot, link.address))\n",
+        new="            self._links[slot % 2 :] + self._links[: slot % 2]\n",
+        tests=[_SHARES + _SAME_TO_ALL],
+    ),
+    Planted(
+        "lock-service-rows-of-a-lost-process-stay-with-it",
+        "While a process of the service is gone, its rows are locked against nobody.",
+        file="src/percola/coordination/lock_service/client.py",
+        old="next((link for link in self._preferred[key[0]] if link.is_usable()), None)",
+        new="next((link for link in self._preferred[key[0]][:1] if link.is_usable()), None)",
+        tests=[
+            f"{_SHARES}test_the_rows_of_a_process_that_is_killed_go_to_the_others_until_it_is_back"
+        ],
+    ),
+    Planted(
+        "lock-service-wakes-by-one-process-alone",
+        "If the process that is told of wake-ups is gone, no other is told of them.",
+        file="src/percola/coordination/lock_service/link.py",
+        old="        for link in order:\n",
+        new="        for link in order[:1]:\n",
+        tests=[f"{_SHARES}test_a_wake_up_reaches_every_listener_whichever_process_is_told_of_it"],
     ),
     Planted(
         "lock-service-ends-who-answers-pings",

@@ -1,6 +1,6 @@
 """The lock service on a server of its own, and processes that use it.
 
-`percola oracle` serves it beside the timestamps; here its lease can be taken away.
+`percola oracle` serves it beside the timestamps.
 """
 
 from __future__ import annotations
@@ -23,13 +23,12 @@ service: the machine may be busy."""
 
 
 class Server:
-    """The service on a server of its own, whose lease can be taken away."""
+    """A process of the service, without an oracle."""
 
     def __init__(self, address: str = "127.0.0.1:0") -> None:
-        self.holds = True
         self._server = FrameServer(address, self)
         self.address = self._server.address
-        self.service = LockServiceServer(self._server, lambda: self.holds)
+        self.service = LockServiceServer(self._server)
         self._server.start()
 
     def received(self, peer: Peer, kind: int, number: int, body: bytes) -> bytes:
@@ -67,9 +66,9 @@ def hear_forever(pipe: Connection) -> None:
         pipe.recv()
 
 
-def live(pipe: Connection, address: str) -> None:
+def live(pipe: Connection, *addresses: str) -> None:
     """A process that does what it is told, and answers."""
-    lock_service = LockServiceClient([address], lock_seconds=LOCK_SECONDS)
+    lock_service = LockServiceClient(addresses, lock_seconds=LOCK_SECONDS)
     woken = threading.Event()
     while True:
         word, *arguments = hear(pipe)
@@ -80,10 +79,13 @@ def live(pipe: Connection, address: str) -> None:
             woken.clear()
         elif word == "await wake-up":
             say(pipe, "waiting")
-            woken.wait(30)
+            woken.wait(*arguments or (30,))
             say(pipe, time.monotonic() if woken.is_set() else None)
             woken.clear()
+        elif word == "forget":
+            woken.clear()
+            say(pipe, None)
         elif word == "attended":
-            say(pipe, lock_service.has_session)
+            say(pipe, len(lock_service.sessions))
         else:
             say(pipe, getattr(lock_service, word)(*arguments))

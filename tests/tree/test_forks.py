@@ -22,11 +22,12 @@ HOOKS: Final = frozenset({"_start_afresh", "_leave_parent"})
 # What `percola.platform.fork_safety` need not know, by class: who makes it anew, or why no child
 # has a use for it.
 BY_OTHERS: Final = {
-    "lock_service/client.py:_Link": "LockServiceClient makes another one",
-    "lock_service/client.py:_Session": "it goes with the lock service client's _Link",
-    "lock_service/client.py:_Answers": "it goes with the lock service client's _Link",
+    "lock_service/link.py:Link": "LockServiceClient makes others",
+    "lock_service/link.py:Waker": "LockServiceClient makes another one",
+    "lock_service/link.py:Session": "it goes with the lock service client's Link",
+    "lock_service/link.py:Answers": "it goes with the lock service client's Link",
     "cli/metrics_port.py:_Server": "the thread that serves is not in a child",
-    "rpc/client.py:Connection": "it goes with a client's _Line or _Link, which are made anew",
+    "rpc/client.py:Connection": "it goes with a client's _Line, Link or Waker, which are made anew",
     "rpc/greeter.py:Greeter": "the thread that accepts is not in a child, nor its sockets",
     "rpc/server.py:FrameServer": "the threads that serve are not in a child; it closes the sockets",
     "oracle/former.py:FormerClients": "the threads that serve are not in a child",

@@ -93,10 +93,9 @@ class Service:
     """The service's rules without a server, and with a clock of the test's."""
 
     def __init__(self) -> None:
-        self.is_held = True
         self.now = 100.0
         self.sending_takes = 0.0
-        self.real = LockServiceServer(self, lambda: self.is_held, lambda: self.now)
+        self.real = LockServiceServer(self, lambda: self.now)
 
     def send(self, peer: Any, message: bytes) -> None:
         self.now += self.sending_takes
@@ -191,20 +190,6 @@ def test_a_lock_takes_a_session_and_a_connection_has_one() -> None:
     with pytest.raises(frames.FrameError, match="more than 64 bytes"):
         service.ask(one, frames.LOCK, 1, b"k" * 65)
     assert service.try_lock(one, b"k" * 64, 1)
-
-
-def test_without_the_lease_every_request_is_refused_and_sessions_are_ended() -> None:
-    service = Service()
-    one = service.attend()
-    assert service.try_lock(one, b"k", 1)
-    service.is_held = False
-    for kind in (frames.ATTEND, frames.LOCK, frames.UNLOCK, frames.WAKE):
-        answer = service.ask(one, kind, 2, b"k")
-        assert answer is not None and (answer.kind, answer.number) == (frames.REFUSED, 2)
-        assert frames.read_refused(answer.body)[0] == frames.Code.STANDBY
-    service.later(0.6)
-    assert one.has_ended and one.sent[-1].kind == frames.REFUSED
-    assert service.real.locks == service.real.sessions == 0
 
 
 def test_a_wake_up_reaches_all_sessions_but_its_sender() -> None:

@@ -10,8 +10,8 @@ which one (`percola.oracle.ranges`).
 One thread answers all clients (`percola.rpc.server`), from memory. A request that must wait for the
 next range waits in a list, and no other request waits for it.
 
-The process that hands out timestamps also serves the repository's advisory locks and wake-ups
-(§2.4; `percola.coordination.lock_service.server`).
+Each of them, also on standby, serves a share of the repository's advisory locks and wake-ups (§2.4;
+`percola.coordination.lock_service`).
 
 The resources that clients can take are bounded: connections, frames, locks. A connection above the
 limit is not refused, since idle ones could then lock every client out: the connection that has been
@@ -151,7 +151,7 @@ class OracleServer:
             self._server.stop()
             raise
         self.metrics = OracleMetrics(self.ranges, self._server)
-        self.lock_service = LockServiceServer(self._server, lambda: self.ranges.holds)
+        self.lock_service = LockServiceServer(self._server)
         self._former = FormerClients(self.ranges, token, self.metrics.count_former)
         self._source = b""
         self._waiting: list[_Waiting] = []

@@ -6,8 +6,9 @@
     WAKE           wakes every session but the sender's, and tells it what the wake-up is about
                    (`percola.coordination.wake_ups`)
 
-Only the oracle process that holds the lease serves it, so that all processes ask the same one. When
-the lease moves, the sessions are ended and the locks dropped: they are advisory.
+Every oracle process serves it, also one on standby. Clients have a session with each of them, and a
+hash of the row decides which one they ask for its lock: see
+`percola.coordination.lock_service.client`. So the processes know nothing of each other.
 
 All of it runs in the thread that hands out timestamps, which are more urgent than wake-ups: sending
 these takes at most a tenth of its time, a few at a time, and each answer tells the sender how long
@@ -26,8 +27,8 @@ from percola.rpc import frames
 from percola.rpc.frames import Code, FrameError
 from percola.rpc.server import Peer
 
-_LEASE_CHECK: Final = 0.5
-"""Seconds between checks that the lease is still held, and that sessions answer."""
+_CHECK: Final = 0.5
+"""Seconds between checks that sessions answer."""
 _REST_FACTOR: Final = 9
 """After sending wake-ups the thread sends none for this many times as long as sending took."""
 _AT_ONCE: Final = 32
@@ -47,7 +48,6 @@ PING_SECONDS: Final = 2.0
 """A session that is silent for so long is pinged, and dropped after as long again."""
 _PING: Final = frames.frame(frames.PING)
 
-_NOT_HERE: Final = "This oracle process does not hold the lease: its lock service is not active."
 _FULL: Final = f"This lock service has {_SESSIONS} sessions, which is its limit."
 
 
@@ -93,18 +93,15 @@ class LockServiceServer:
 
     Args:
         sender: how peers are reached.
-        holds: whether this process holds the oracle's lease; called for every request.
         clock: that of `Peer.used`.
     """
 
     def __init__(
         self,
         sender: Sender,
-        holds: Callable[[], bool],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sender = sender
-        self._holds = holds
         self._clock = clock
         self._sessions: dict[_Session, None] = {}
         self._locks: dict[bytes, _Held] = {}
@@ -133,8 +130,6 @@ class LockServiceServer:
             return b""
         if kind not in (frames.ATTEND, frames.LOCK, frames.UNLOCK, frames.WAKE):
             raise FrameError(f"a message of an unknown kind, {kind}")
-        if not self._holds():
-            return frames.refused(Code.STANDBY, _NOT_HERE, number)
         if session is not None:
             session.asked = self._clock()
         if kind == frames.WAKE:
@@ -206,12 +201,12 @@ class LockServiceServer:
         """Send wake-ups that are due, and look after the sessions; seconds until the next call."""
         now = self._clock()
         if now >= self._check_at:
-            self._check_at = now + _LEASE_CHECK
+            self._check_at = now + _CHECK
             self._check(now)
         if (self._round or self._due is not None) and now >= self._rest_until:
             self._send_some()
             ended = self._clock()
-            self._rest_until = ended + min(_LEASE_CHECK, _REST_FACTOR * (ended - now))
+            self._rest_until = ended + min(_CHECK, _REST_FACTOR * (ended - now))
             now = ended
         if self._round or self._due is not None:
             return max(0.0, min(self._rest_until, self._check_at) - now)
@@ -233,14 +228,7 @@ class LockServiceServer:
                 session.unread = wake_up if session.peer.unsent else None
 
     def _check(self, now: float) -> None:
-        """End all sessions without the lease; with it those that answer nothing."""
-        if not self._sessions:
-            return
-        if not self._holds():
-            # So that their clients find the process that has it.
-            for session in list(self._sessions):
-                self._sender.end(session.peer, frames.refused(Code.STANDBY, _NOT_HERE))
-            return
+        """End the sessions that answer nothing."""
         for session in list(self._sessions):
             if session.peer.used >= session.pinged:
                 session.pinged = 0.0
