@@ -36,7 +36,7 @@ from benchmarks.measure import (
     throughput,
     write_json,
 )
-from benchmarks.servers import OracleProcess, emulator
+from benchmarks.servers import OracleProcess, RelayProcess, emulator
 from percola import PercolaError
 from percola.coordination.lock_service.client import LockServiceClient
 from percola.oracle.client import NetworkOracle
@@ -45,6 +45,8 @@ PROCESSES: Final = (1, 2, 4, 8)
 THREADS: Final = (1, 4, 16, 64)
 JOINED: Final = (100, 1000)
 PAPER: Final = 2_000_000
+MACHINE: Final = (16, 4)
+"""Processes of a machine that share a relay, and their threads."""
 TOGETHER: Final = 32
 """Advisory locks that are taken together, as those of an observer's batch."""
 _KEPT: Final = 20_000
@@ -64,7 +66,8 @@ class Point:
         per_second: timestamps of all processes.
         latency: milliseconds of a draw, as its thread waits.
         a_call: timestamps a call to the oracle carried.
-        calls_per_second: calls of all processes.
+        calls: of all processes.
+        calls_per_second: likewise.
         oracle_us: processor time of the oracle a call, in microseconds.
         oracle_busy: share of a core that the oracle used.
         client_us: processor time of the clients a call, in microseconds.
@@ -76,6 +79,7 @@ class Point:
     per_second: float
     latency: Distribution
     a_call: float
+    calls: int
     calls_per_second: float
     oracle_us: float
     oracle_busy: float
@@ -102,6 +106,7 @@ class Point:
             rate,
             latency,
             drawn / calls,
+            calls,
             rate * calls / drawn,
             1e6 * oracle_cpu / calls,
             oracle_cpu * rate / drawn,
@@ -195,7 +200,11 @@ def clients(
 
 
 def measure(
-    oracle: OracleProcess, processes: int, threads: int, joined: int, seconds: float
+    oracle: OracleProcess | RelayProcess,
+    processes: int,
+    threads: int,
+    joined: int,
+    seconds: float,
 ) -> Point:
     """Let client processes draw for some seconds, together."""
     with clients(oracle.address, processes, threads, joined) as started:
@@ -212,6 +221,30 @@ def measure(
                 raise OracleError("A client of the oracle failed; its output is above.")
             said.append(json.loads(line))
         return Point.of(threads, joined, said, cpu_of(oracle.process.pid) - cpu)
+
+
+def measure_relay(oracle: OracleProcess, store: str, seconds: float) -> dict[str, float]:
+    """Let the processes of a machine draw, first from the oracle and then from a relay.
+
+    Returns:
+        timestamps a second, the median wait in milliseconds, and microseconds of processor time a
+        timestamp of the oracle and the relay.
+    """
+    found: dict[str, float] = {}
+    with RelayProcess(f"{store}?oracle={oracle.address}") as relay:
+        for name, server in (("direct", oracle), ("relayed", relay)):
+            before = [cpu_of(one.process.pid) for one in (oracle, relay)]
+            point = measure(server, *MACHINE, 1, seconds)
+            spent = [cpu_of(one.process.pid) for one in (oracle, relay)]
+            drawn = point.a_call * point.calls
+            used = [1e6 * (now - was) / drawn for now, was in zip(spent, before, strict=True)]
+            found |= {
+                f"{name}_per_second": point.per_second,
+                f"{name}_ms": point.latency.p50,
+                f"{name}_oracle_us": used[0],
+                f"{name}_relay_us": used[1],
+            }
+    return found
 
 
 def measure_locks(
@@ -278,6 +311,8 @@ def run(console: Console, *, quick: bool) -> None:
         with OracleProcess("bigtable://project/percola") as standby:
             shared = measure_locks([oracle, standby], seconds * 2, 1)
             shared_together = measure_locks([oracle, standby], seconds * 2, TOGETHER)
+        status.update("Oracle: a relay …")
+        relayed = measure_relay(oracle, "bigtable://project/percola", seconds)
     name = output_name("oracle", quick=quick)
     picture = OUTPUT / f"{name}.png"
     plot(points, picture)
@@ -292,6 +327,7 @@ def run(console: Console, *, quick: bool) -> None:
             "locks_together": {"rows": TOGETHER, **locks_together},
             "locks_shared": shared,
             "locks_shared_together": {"rows": TOGETHER, **shared_together},
+            "relay": {"processes": MACHINE[0], "threads": MACHINE[1], **relayed},
         },
     )
     console.print(table(points))
@@ -311,6 +347,13 @@ def run(console: Console, *, quick: bool) -> None:
         f"{shared['oracle_us']:.1f} µs for each of all locks, and both together "
         f"{shared['oracles_us']:.1f}; {TOGETHER} in a call: {shared_together['oracle_us']:.1f} and "
         f"{shared_together['oracles_us']:.1f}.",
+        soft_wrap=True,
+    )
+    console.print(
+        f"{MACHINE[0]} processes of {MACHINE[1]} threads by a relay: a timestamp takes "
+        f"{relayed['relayed_oracle_us']:.1f} µs of the oracle's processor instead of "
+        f"{relayed['direct_oracle_us']:.1f}, and {relayed['relayed_relay_us']:.1f} of the relay's; "
+        f"a thread waits {relayed['relayed_ms']:.2f} ms instead of {relayed['direct_ms']:.2f}.",
         soft_wrap=True,
     )
     console.print(

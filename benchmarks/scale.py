@@ -21,6 +21,7 @@ from benchmarks import scale_costs
 from benchmarks.markdown import table
 from benchmarks.measure import OUTPUT, output_name, write_json
 from benchmarks.scale_cluster import (
+    ORACLE,
     SIZES,
     Cluster,
     Shared,
@@ -86,7 +87,7 @@ def figure_9(figures: Mapping[str, Any], work: Work, *, simulated: int) -> list[
                 cores * per_core(work),
                 solved.limit,
                 solved.busy,
-                solved.carried["oracle and lock service"],
+                solved.carried[ORACLE],
                 min(1.0, scan_cores(cluster, work, shared, busy=False) / servers),
             )
         )
@@ -235,7 +236,7 @@ def _nine(points: Sequence[Point]) -> str:
             "" if one.simulated is None else f"{one.simulated:,.0f}",
             f"{one.per_second / one.linear:.2f}",
             one.limit,
-            f"{min(1.0, one.busy['oracle and lock service']):.0%}",
+            f"{min(1.0, one.busy[ORACLE]):.0%}",
             f"{one.carried:.1f}",
             f"{one.scans:.0%}",
         )

@@ -1,10 +1,12 @@
 """A cluster at any size: who has how many cores, what a transaction asks of each, what limits.
 
-Of C cores one is the oracle's, whose process serves the advisory locks too, and one the masters'
-and ZooKeeper's. The others are region servers of eight cores and client or worker processes of one
-core (Python computes on one) and four threads each, in the proportion in which a transaction needs
-them. What grows with the number of processes or of regions, and not with the work, comes on top of
-that: it ends the straight line.
+Of C cores one is the oracle's that hands out timestamps, one the masters' and ZooKeeper's. Each
+oracle process serves a share of the advisory locks: from two hundred cores on there is one for each
+hundred, all but the first two with a core of their own. The others are region servers of eight
+cores and client or worker processes of one core (Python computes on one) and four threads each, in
+the proportion in which a transaction needs them. From a hundred cores on sixteen of these processes
+share a relay for timestamps. What grows with the number of processes or of regions, and not with
+the work, comes on top of that: it ends the straight line.
 """
 
 from __future__ import annotations
@@ -22,6 +24,11 @@ SERVER_CORES: Final = 8
 THREADS: Final = 4
 """Of a worker, as `WorkerOptions` has them."""
 _FIXED: Final = 2
+_RELAYED: Final = 100
+"""Cores from which on each machine has a relay."""
+_CORES_A_LOCK_SERVICE: Final = 100
+ORACLE: Final = "oracle"
+LOCKS: Final = "lock service"
 _SENDING: Final = 0.1
 """The share of the oracle's time in which it may send wake-ups (lock_service/server.py)."""
 _WAKE_CALLS: Final = 1000.0
@@ -118,6 +125,8 @@ class Cluster:
         linear: transactions a second if nothing limits but cores.
         machines: region servers.
         regions: of the tables that observers scan, all together.
+        oracles: processes of the oracle: one hands out timestamps, each serves locks.
+        relays: whether each machine has a relay for timestamps.
     """
 
     cores: int
@@ -127,11 +136,14 @@ class Cluster:
     machines: int
     server_cores: int
     regions: int
+    oracles: int
+    relays: bool
 
     @classmethod
     def of(cls, cores: int, work: Work, regions_a_machine: int) -> Cluster:
         """Cores in the proportion of what a transaction needs."""
-        free = max(2, cores - _FIXED)
+        oracles = max(2, cores // _CORES_A_LOCK_SERVICE)
+        free = max(2, cores - _FIXED - (oracles - 2))
         share = work.servers_ms / (work.client_ms + work.servers_ms)
         for_servers = min(free - 1, max(1, round(free * share)))
         machines = max(1, round(for_servers / SERVER_CORES))
@@ -145,6 +157,8 @@ class Cluster:
             machines,
             each,
             max(1, machines * regions_a_machine),
+            oracles,
+            cores >= _RELAYED,
         )
 
 
@@ -155,12 +169,17 @@ class Shared:
     Attributes:
         call: of the oracle.
         lock_call: a call that takes or gives back an advisory lock.
+        relay_share: what a timestamp costs the oracle if it comes by a relay, as a share of what it
+            does without.
+        relay: what a timestamp costs the relay.
         read_servers, read_client: an empty scan of one region.
         sync, trip: a write to the log, and a round trip, as a wait.
     """
 
     call: float
     lock_call: float
+    relay_share: float
+    relay: float
     read_servers: float
     read_client: float
     sync: float
@@ -175,6 +194,8 @@ class Shared:
         return cls(
             call,
             lock,
+            oracle["relay_share"],
+            oracle["relay_us"] / 1000,
             servers.read,
             client.read,
             stated["sync_ms"]["value"],
@@ -193,27 +214,33 @@ def network(
     stations = {
         "workers": Station(of_process=True),
         "region servers": Station(cluster.server_cores, copies=cluster.machines),
-        "oracle and lock service": Station(),
+        ORACLE: Station(),
+        LOCKS: Station(copies=cluster.oracles - 1),
         "waiting": Station(0),
     }
     parts = 4
     visits = []
+    # A relay computes on a core of the clients.
+    client_ms = work.client_ms + (shared.relay * work.draws if cluster.relays else 0.0)
     for _ in range(parts):
         visits += [
-            Visit("workers", work.client_ms / parts / 1000),
+            Visit("workers", client_ms / parts / 1000),
             Visit("region servers", work.servers_ms / left / parts / 1000),
         ]
     visits.append(Visit("waiting", (work.syncs * shared.sync + work.calls * shared.trip) / 1000))
     # Draws are whole visits, so that calls can be shared; a part of one is a shorter call.
     draws = max(1, round(work.draws))
     call = shared.call * work.draws / draws * slower / 1000
+    if cluster.relays:
+        call *= shared.relay_share
     for at in range(draws):
-        visits.insert(
-            at * len(visits) // draws, Visit("oracle and lock service", call, shared=True)
-        )
+        visits.insert(at * len(visits) // draws, Visit(ORACLE, call, shared=True))
     if work.row_locks:
+        # In the mean over all oracles: of each transaction a part at the one that hands out
+        # timestamps, and the rest at another.
         locks = 2 * work.row_locks * shared.lock_call * slower / 1000
-        visits.append(Visit("oracle and lock service", locks))
+        visits.append(Visit(ORACLE, locks / cluster.oracles))
+        visits.append(Visit(LOCKS, locks * (cluster.oracles - 1) / cluster.oracles))
     return stations, visits, Load(cluster.workers, THREADS)
 
 
@@ -221,20 +248,23 @@ def network(
 
 
 def wake_calls(cluster: Cluster, work: Work, shared: Shared) -> float:
-    """The share of the oracle's core that wake-ups take under full load.
+    """The share of an oracle's core that wake-ups take under full load.
 
-    A process reports its commits once in ten milliseconds, or in as many as there are sessions;
-    sending wake-ups takes a tenth of the time at most.
+    A process reports its commits to one of the oracles, once in ten milliseconds, or in as many as
+    there are sessions; sending wake-ups takes a tenth of the time at most.
     """
     most = 1000 * cluster.workers / max(10.0, float(cluster.workers))
-    calls = min(most, cluster.linear * work.row_locks)
+    calls = min(most, cluster.linear * work.row_locks) / cluster.oracles
     return min(0.9, calls * shared.lock_call / 1000 + _SENDING)
 
 
 def wakes_a_second(cluster: Cluster, shared: Shared) -> float:
-    """How often a process is woken while others commit: a round takes a tenth of the time."""
+    """How often a process is woken while others commit: a round takes a tenth of the time.
+
+    Each of the oracles has rounds of its own.
+    """
     round_ms = max(10.0, cluster.workers * shared.call / 2 / _SENDING)
-    return 1000 / round_ms if cluster.workers > 1 else 0.0
+    return cluster.oracles * 1000 / round_ms if cluster.workers > 1 else 0.0
 
 
 def scan_cores(cluster: Cluster, work: Work, shared: Shared, *, busy: bool) -> float:
@@ -294,24 +324,35 @@ def walls(figures: Mapping[str, Any], work: Work) -> list[Wall]:
         return float(stated[name]["value"])
 
     shared_by = THREADS / 2
+    drawing = shared.call * work.draws / shared_by
     add(
-        "oracle: timestamps alone",
-        1000 / (shared.call * work.draws / shared_by),
+        "oracle: timestamps, a call from each process",
+        1000 / drawing,
         False,
         f"{work.draws:.1f} timestamps, {shared_by:.0f} to a call of {1000 * shared.call:.0f} µs",
     )
+    add(
+        "oracle: timestamps, by a relay on each machine",
+        1000 / (drawing * shared.relay_share),
+        False,
+        f"each costs the oracle {shared.relay_share:.2f} of that; measured with 16 processes on 2 "
+        "cores",
+    )
     if work.row_locks:
-        each = 2 * work.row_locks * shared.lock_call + shared.call * work.draws / shared_by
-        woken = work.row_locks * shared.lock_call
-        most = 1000 * (1 - _SENDING) / (each + woken)
+        locking = 2 * work.row_locks * shared.lock_call / 2
+        woken = work.row_locks * shared.lock_call / 2
+        most = 1000 * (1 - _SENDING) / (drawing + locking + woken)
         if most * work.row_locks > _WAKE_CALLS:
-            most = (1000 * (1 - _SENDING) - _WAKE_CALLS * shared.lock_call) / each
+            most = (1000 * (1 - _SENDING) - _WAKE_CALLS * shared.lock_call / 2) / (
+                drawing + locking
+            )
         add(
-            "lock service and oracle, in one process",
+            "oracle: timestamps, and the locks of half of the rows",
             most,
-            True,
-            f"besides timestamps {3 * work.row_locks:.1f} calls of {1000 * shared.lock_call:.0f} "
-            "µs: lock, unlock, wake",
+            False,
+            f"besides timestamps {3 * work.row_locks / 2:.2f} calls of "
+            f"{1000 * shared.lock_call:.0f} µs: lock, unlock, wake; each further oracle process "
+            "takes a share",
         )
     cores = _scanned(work, shared, int(value("regions_a_machine")), 0.1)
     found.append(

@@ -127,13 +127,17 @@ def _fig9(figures: dict[str, Any], found: Mapping[str, Any]) -> None:
 
 def _oracle(figures: dict[str, Any], found: Mapping[str, Any]) -> None:
     def call(part: str) -> float:
-        return float(statistics.median(one[part] * one["a_call"] for one in found["points"]))
+        return float(statistics.median(one[part] for one in found["points"] if one["threads"] == 1))
 
     figures["oracle"] = {
         "source": _source(found),
         "call_us": round(call("oracle_us"), 1),
         "client_us": round(call("client_us"), 1),
         "lock_us": round(found["locks"]["oracle_us"], 1),
+        "relay_share": round(
+            found["relay"]["relayed_oracle_us"] / found["relay"]["direct_oracle_us"], 2
+        ),
+        "relay_us": round(found["relay"]["relayed_relay_us"], 1),
     }
 
 

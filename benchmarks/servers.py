@@ -100,6 +100,41 @@ class OracleProcess:
         return True
 
 
+class RelayProcess:
+    """A process of `percola relay`, a context manager that ends it.
+
+    Args:
+        address: the store's, with its oracles.
+
+    Raises:
+        ServerError: it ended at once.
+    """
+
+    def __init__(self, address: str) -> None:
+        command = [sys.executable, "-m", "percola.cli", "--repo", address, "--json", "relay"]
+        self.process = subprocess.Popen(
+            [*command, "--listen", "127.0.0.1:0"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        told = json.loads(self.process.stdout.readline() or "{}")
+        if "address" not in told:
+            self.process.kill()
+            self.process.communicate()
+            raise ServerError(f"The relay for {address} ended at once: {told}")
+        self.address: str = told["address"]
+
+    def __enter__(self) -> RelayProcess:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
 def leader(oracles: list[OracleProcess]) -> OracleProcess:
     """The active oracle; waits until there is one."""
     end = time.monotonic() + _DEADLINE

@@ -11,6 +11,7 @@ import os
 import random
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -20,7 +21,9 @@ import pytest
 from children import Child, hear, say
 from commands import run
 from emulator import Emulator
-from servers import Oracle
+from oracle_clients import run_client
+from oracle_schedules import broken_promises
+from servers import Oracle, Relay
 from zookeeper import ZooKeeper
 
 import percola
@@ -264,6 +267,69 @@ def test_a_repository_moves_from_a_folder_to_servers_and_back(
     assert run("--repo", last, "check").code == 0
 
 
+# --- A relay ----------------------------------------------------------------------------
+
+
+def test_the_processes_of_a_machine_draw_by_a_relay_and_go_on_when_it_is_killed(
+    stack: ExitStack,
+    store: str,
+    zookeeper: ZooKeeper,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    only = start(stack, store)
+    address = address_of(store, zookeeper, only)
+    relay = stack.enter_context(Relay(address))
+    monkeypatch.setenv("PERCOLA_ORACLE_RELAY", relay.address)
+    assert run("--repo", address, "init", "--column", "words.word:str").code == 0
+    assert run("--repo", address, "set", "a", "word", "relayed").code == 0
+    said = json.loads(relay.end(signal.SIGTERM))
+    assert said["event"] == "stopped" and said["timestamps"] >= 2
+    # It is not there now.
+    assert run("--repo", address, "get", "a", "word").out == "relayed\n"
+    assert run("--repo", address, "set", "a", "word", "direct").code == 0
+    with percola.open(address, [words], create=False) as repo:
+        assert repo.snapshot().get(word, "a") == "direct"
+    monkeypatch.setenv("PERCOLA_ORACLE_RELAY", "localhost")
+    answer = run("--repo", address, "get", "a", "word")
+    assert answer.code == 1 and "PERCOLA_ORACLE_RELAY is 'localhost'" in answer.err
+    assert "Traceback" not in answer.err
+
+
+def test_p1_holds_among_processes_with_a_relay_that_is_killed_and_without(
+    stack: ExitStack, store: str
+) -> None:
+    only = start(stack, store)
+    relay = stack.enter_context(Relay(f"{store}?oracle={only.address}"))
+    clients = [
+        stack.enter_context(Child(run_client, [only.address], 2, relay=by))
+        for by in (relay.address, relay.address, "")
+    ]
+
+    def counts() -> list[int]:
+        for client in clients:
+            client.tell("how many")
+        return [int(client.hear()) for client in clients]
+
+    def progress(more: int = 100) -> None:
+        goals = [count + more for count in counts()]
+        end = time.monotonic() + 60
+        pause = threading.Event()
+        while any(count < goal for count, goal in zip(counts(), goals, strict=True)):
+            assert time.monotonic() < end, "the clients are not served any more"
+            pause.wait(0.01)
+
+    progress()
+    relay.end(signal.SIGKILL)
+    progress()
+    stack.enter_context(Relay(f"{store}?oracle={only.address}", relay.address))
+    progress()
+    for client in clients:
+        client.tell("stop")
+    events = [event for client in clients for event in client.hear()]
+    assert len(events) > 900
+    assert not broken_promises(events)
+
+
 # --- What is refused --------------------------------------------------------------------
 
 
@@ -310,6 +376,12 @@ def test_the_oracle_of_another_repository_is_not_believed(
     [
         (["--repo", "./folder", "oracle", "--listen", ":1"], "needs no oracle"),
         (["--repo", "bigtable://p/i", "oracle"], "Missing option '--listen'"),
+        (["--repo", "bigtable://p/i", "relay", "--listen", "h:1"], "names no oracle to draw"),
+        (["--repo", "./folder", "relay", "--listen", "h:1"], "names no oracle to draw"),
+        (
+            ["--repo", "bigtable://p/i?oracle=a:1", "relay", "--listen", "0.0.0.0:7071"],
+            "let it listen at 127.0.0.1:7071",
+        ),
         (["--repo", "bigtable://p/i", "oracle", "--listen", "here"], "listens at HOST:PORT"),
         (
             ["--repo", "bigtable://p/i", "oracle", "--listen", "0.0.0.0:0"],

@@ -9,6 +9,8 @@ _LOCKS = "tests/unit/test_lock_service.py::"
 _SHARES = "tests/integration/test_oracle_lock_service.py::"
 _SAME_TO_ALL = "test_each_process_of_the_service_serves_a_share_of_the_rows_the_same_one_to_all"
 _STREAM = "tests/paper/test_2_3_oracle_stream.py::"
+_RELAY = "tests/paper/test_2_3_relay.py::"
+_BACK = "test_clients_go_on_with_the_oracles_when_a_relay_ends_and_return_when_it_is_back"
 _METRICS = "tests/unit/test_metrics_port.py::"
 _NOT_RUN = "tests/tree/test_not_run.py::"
 _EXTRAS = "tests/unit/test_extras.py::"
@@ -101,6 +103,22 @@ PLANTED = [
         old="        for link in order:\n",
         new="        for link in order[:1]:\n",
         tests=[f"{_SHARES}test_a_wake_up_reaches_every_listener_whichever_process_is_told_of_it"],
+    ),
+    Planted(
+        "relay-answers-more-than-it-has-drawn",
+        "Where a call to the oracle brings fewer timestamps than were asked for, some come twice.",
+        file="src/percola/oracle/relay.py",
+        old="            given = min(one.asked, got)\n",
+        new="            given = one.asked\n",
+        tests=[f"{_RELAY}test_requests_for_more_than_a_range_are_answered_in_parts"],
+    ),
+    Planted(
+        "relay-that-ended-is-forgotten",
+        "A client whose relay did not answer once never asks it again.",
+        file="src/percola/oracle/client.py",
+        old="            self._leave()\n            self._at = 0\n",
+        new="            pass\n",
+        tests=[_RELAY + _BACK],
     ),
     Planted(
         "lock-service-ends-who-answers-pings",

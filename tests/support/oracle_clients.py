@@ -15,9 +15,11 @@ from oracle_schedules import Event
 from percola.oracle.client import NetworkOracle
 
 
-def run_client(pipe: Connection, addresses: list[str], threads: int) -> list[Event]:
+def run_client(
+    pipe: Connection, addresses: list[str], threads: int, relay: str = ""
+) -> list[Event]:
     """Draws and reads in several threads until it is told to stop; what was answered when."""
-    oracle = NetworkOracle(addresses, request_seconds=0.5)
+    oracle = NetworkOracle(addresses, request_seconds=0.5, relay=relay)
     stop = threading.Event()
     notes: list[Event] = []
 

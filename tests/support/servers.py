@@ -59,6 +59,37 @@ class Oracle:
         return said
 
 
+class Relay:
+    """A process of `percola relay`."""
+
+    def __init__(self, address: str, listen: str = "127.0.0.1:0", **variables: str) -> None:
+        self.process = subprocess.Popen(
+            command("--repo", address, "--json", "relay", "--listen", listen),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment(**variables),
+            text=True,
+        )
+        assert self.process.stdout is not None
+        said = self.process.stdout.readline()
+        assert said, "the relay ended at once"
+        self.address: str = json.loads(said)["address"]
+
+    def __enter__(self) -> Relay:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.end()
+
+    def end(self, number: int = signal.SIGKILL) -> str:
+        """Send it a signal, and return what it still said."""
+        self.process.send_signal(number)
+        said, _ = self.process.communicate(timeout=90)
+        return said
+
+
 class Servers:
     """A store's servers; each repository that is asked for has an oracle of its own.
 

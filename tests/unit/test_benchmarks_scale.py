@@ -92,14 +92,14 @@ def test_the_threads_of_a_process_share_calls_as_the_oracle_becomes_slow() -> No
 # --- The cluster --------------------------------------------------------------------------
 
 WORK = Work("work", 1.0, 1.0, draws=2, syncs=2, calls=4, row_locks=0.1, scanning=0.1)
-SHARED = Shared(0.01, 0.01, read_servers=0.05, read_client=0.05, sync=0.2, trip=0.1)
+SHARED = Shared(0.01, 0.01, 0.4, 0.005, read_servers=0.05, read_client=0.05, sync=0.2, trip=0.1)
 CLUSTER = Cluster.of(100, WORK, regions_a_machine=20)
 
 
 @pytest.mark.parametrize(
     ("work", "shared", "named"),
     [
-        (WORK, replace(SHARED, call=0.1, lock_call=0.1), "oracle and lock service"),
+        (WORK, replace(SHARED, call=0.1, lock_call=0.1), "oracle"),
         (replace(WORK, client_ms=10.0), SHARED, "workers"),
         (replace(WORK, servers_ms=10.0), SHARED, "region servers"),
     ],
@@ -157,16 +157,18 @@ def test_figures_are_taken_from_new_runs_and_the_rest_stays(tmp_path: Path) -> N
     with pytest.raises(scale_costs.CalibrationError, match="run 'make bench"):
         scale_costs.refresh(tmp_path / "nothing", kept)
     names = ("at", "command", "cores", "processor", "file_system", "python", "sync_ms")
-    point = {"oracle_us": 10.0, "client_us": 5.0, "a_call": 8.0}
+    point = {"oracle_us": 10.0, "client_us": 5.0, "threads": 1}
     new = {
         "conditions": {**dict.fromkeys(names, "x"), "load_before": 1.0},
-        "points": [point],
+        "points": [point, {**point, "oracle_us": 30.0, "threads": 64}],
         "locks": {"oracle_us": 99.0},
+        "relay": {"relayed_oracle_us": 2.0, "direct_oracle_us": 5.0, "relayed_relay_us": 6.0},
     }
     (tmp_path / "oracle.json").write_text(json.dumps(new))
     assert scale_costs.refresh(tmp_path, kept) == ["oracle.json"]
     found, before = scale_costs.load(kept), scale_costs.load()
-    assert (found["oracle"]["call_us"], found["oracle"]["lock_us"]) == (80.0, 99.0)
+    assert (found["oracle"]["call_us"], found["oracle"]["lock_us"]) == (10.0, 99.0)
+    assert found["oracle"]["relay_share"] == 0.4
     assert {**found, "oracle": {}} == {**before, "oracle": {}}
 
 

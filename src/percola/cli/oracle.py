@@ -1,4 +1,4 @@
-"""§2.3: `oracle`: a process that hands out timestamps, or is on standby."""
+"""§2.3: `oracle`: a process that hands out timestamps, or is on standby; `relay`: draws them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 import sys
-from typing import TYPE_CHECKING
 
 import click
 
@@ -16,9 +15,6 @@ from percola.connect import cluster as network
 from percola.connect.address import network_address
 from percola.errors import ConflictingOptionsError, UsageError
 from percola.oracle.record import ORACLE_TABLE
-
-if TYPE_CHECKING:
-    from percola.oracle.server import OracleServer
 
 
 @click.command()
@@ -132,20 +128,70 @@ def oracle(
             create=False,
         )
         port = serve_metrics(server.metrics.registry, metrics_host, metrics_port)
-
-        def tell(running: OracleServer) -> None:
-            started = {"event": "started", "pid": os.getpid(), "address": running.address}
-            sentence = f"Oracle {os.getpid()} listens at {running.address}."
-            if port is not None:
-                started["metrics_port"] = port
-                sentence += f" Its metrics are on port {port}."
-            session.show(started, sentence)
-            sys.stdout.flush()
-
-        serve(server, tell)
+        serve(server, lambda running: _tell(session, "Oracle", running.address, port))
     finally:
         store.close()
     handed = server.metrics.handed_out()
     session.show(
         {"event": "stopped", "timestamps": handed}, f"Stopped: {handed:,} timestamps handed out."
     )
+
+
+@click.command()
+@click.option(
+    "--listen",
+    required=True,
+    metavar="HOST:PORT",
+    help="Where the processes of this machine reach it: an address of loopback.",
+)
+@metrics_options
+@common
+@click.pass_obj
+def relay(session: Session, listen: str, metrics_port: int | None, metrics_host: str) -> None:
+    """Draw timestamps for the processes of this machine, until SIGTERM or Ctrl-C.
+
+    For clusters of more than a hundred cores: the oracle then has one call at a time from each
+    machine, instead of one from each process. Processes use it by PERCOLA_ORACLE_RELAY=HOST:PORT,
+    and ask the oracles themselves while it does not answer. It takes the oracles from the
+    repository's address, and the token and TLS for them from the environment; clients show the same
+    token to it.
+    """
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.INFO)
+    where = session.where()
+    address = network_address(where)
+    if address is None or not address.oracles:
+        raise UsageError(
+            f"{where} names no oracle to draw timestamps from: a relay is for a repository on a "
+            "store that many machines share, as "
+            "'hbase://host:2181/namespace?oracle=HOST:PORT,HOST:PORT'."
+        )
+    from percola.oracle.client import NetworkOracle
+    from percola.oracle.relay import UPSTREAM_SECONDS, OracleRelay
+    from percola.oracle.server import serve
+
+    given = network.credentials()
+    oracle = NetworkOracle(
+        address.oracles,
+        timeout_seconds=UPSTREAM_SECONDS,
+        request_seconds=UPSTREAM_SECONDS / 2,
+        **given,
+    )
+    server = OracleRelay(oracle, listen, token=given.get("token", ""))
+    port = serve_metrics(server.registry, metrics_host, metrics_port)
+
+    serve(server, lambda running: _tell(session, "Relay", running.address, port))
+    session.show(
+        {"event": "stopped", "timestamps": server.timestamps, "calls": server.calls},
+        f"Stopped: {server.timestamps:,} timestamps drawn by {server.calls:,} calls.",
+    )
+
+
+def _tell(session: Session, what: str, address: str, metrics_port: int | None) -> None:
+    """Say that a server has started."""
+    started = {"event": "started", "pid": os.getpid(), "address": address}
+    sentence = f"{what} {os.getpid()} listens at {address}."
+    if metrics_port is not None:
+        started["metrics_port"] = metrics_port
+        sentence += f" Its metrics are on port {metrics_port}."
+    session.show(started, sentence)
+    sys.stdout.flush()

@@ -11,11 +11,13 @@ Which oracle is the right one is for the store to say: its record carries an ide
 takes timestamps from no other. The same identity names the folder in ZooKeeper, so that one
 ensemble serves any number of repositories.
 
-What is secret is not in the address, which is printed and logged, but in the environment:
+What is secret, or differs by machine, is not in the address, which is printed and logged, but in
+the environment:
 
     PERCOLA_ORACLE_TOKEN_FILE     a file with the token that the oracles want to be shown
     PERCOLA_ORACLE_CA             authorities, in PEM, of the oracles' certificates: use TLS
     PERCOLA_ORACLE_CERT, …_KEY    what to show to oracles that want certificates of clients
+    PERCOLA_ORACLE_RELAY          HOST:PORT of this machine's relay, which is asked before them
     PERCOLA_ZOOKEEPER_LOGIN_FILE  a file with USER:PASSWORD, for ZooKeeper's scheme `digest`
 """
 
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
 _PREFIX: Final = "PERCOLA_ORACLE_"
 TOKEN_FILE: Final = _PREFIX + "TOKEN_FILE"
+RELAY: Final = _PREFIX + "RELAY"
 LOGIN_FILE: Final = "PERCOLA_ZOOKEEPER_LOGIN_FILE"
 
 
@@ -140,7 +143,14 @@ def _source(address: NetworkAddress, store: Store) -> str:
 def _oracle(address: NetworkAddress, source: str) -> NetworkOracle:
     from percola.oracle.client import NetworkOracle
 
-    return NetworkOracle(address.oracles, source=source, **credentials())
+    try:
+        return NetworkOracle(
+            address.oracles, source=source, relay=os.environ.get(RELAY, ""), **credentials()
+        )
+    except UsageError as error:
+        if relay := os.environ.get(RELAY):
+            raise UsageError(f"{error} {RELAY} is {relay!r}.") from error
+        raise
 
 
 def _coordination(address: NetworkAddress, source: str, oracle: NetworkOracle) -> Coordination:

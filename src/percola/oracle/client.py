@@ -29,6 +29,8 @@ TIMEOUT_SECONDS: Final = 30.0
 REQUEST_SECONDS: Final = 2.0
 _MOST_AT_ONCE: Final = 100_000
 _NUMBERS: Final = 2**32
+_RELAY_SECONDS: Final = (10.0, 300.0)
+"""Seconds until a relay that did not answer is asked again: at first, and at most."""
 _IN_VAIN: Final = frozenset((Code.TOKEN, Code.MALFORMED))
 
 
@@ -47,6 +49,8 @@ class NetworkOracle(Oracle):
             None: no TLS. Empty: TLS with the authorities of the system.
         certificate: the client's (chain, key) in PEM, if the oracles require one.
         source: the identity that the oracles must have; empty: that of the first one to answer.
+        relay: `host:port` of `percola.oracle.relay` on this machine, which is asked first, without
+            TLS; empty: none. The oracles are asked while it does not answer.
 
     `timestamp` and `read_timestamp` raise StoreError if no oracle answers for `timeout_seconds`
     (twice that if they must wait for other threads' call first), or at once if one refuses the
@@ -63,14 +67,18 @@ class NetworkOracle(Oracle):
         roots: bytes | None = None,
         certificate: tuple[bytes, bytes] | None = None,
         source: str = "",
+        relay: str = "",
     ) -> None:
-        for address in addresses:
+        for address in (*addresses, *filter(None, [relay])):
             split_address(address)
         if not addresses or isinstance(addresses, str):
             raise UsageError("Name the address of at least one oracle, in a list.")
         if timeout_seconds <= 0 or request_seconds <= 0:
             raise UsageError("The seconds to wait for an oracle must be above 0.")
         self.addresses = tuple(addresses)
+        self.relay = relay
+        self.asked = (relay, *addresses) if relay else self.addresses
+        """The addresses that are asked in turn."""
         self.timeout_seconds = timeout_seconds
         self.request_seconds = request_seconds
         self.source = source
@@ -109,6 +117,13 @@ class NetworkOracle(Oracle):
     def advance(self, ts: int) -> None:
         while (missing := ts - self.read_timestamp()) > 0:
             self._line().ask(min(missing, _MOST_AT_ONCE))
+
+    def draw(self, count: int) -> tuple[int, int]:
+        """Up to so many timestamps: the first, and how many; for 0 that of `read_timestamp`, and 0.
+
+        For a single thread, which must ask for nothing else.
+        """
+        return self._line().draw(count, time.monotonic() + self.timeout_seconds)
 
     def close(self) -> None:
         """Close the connections. Later calls raise RepositoryClosedError."""
@@ -168,6 +183,8 @@ class _Line:
         self._connection: Connection | None = None
         self._numbers = itertools.count(1)
         self._at = 0
+        self._relay_pause = _RELAY_SECONDS[0]
+        self._relay_at = 0.0
         self._highest = 0
         self._rng = new_random()
 
@@ -233,27 +250,32 @@ class _Line:
 
     def _make(self, count: int, deadline: float) -> tuple[Sequence[int], int]:
         """`count` timestamps, and the highest one handed out at that time."""
-        oracle = self._oracle
         drawn: Sequence[int] = ()
         while len(drawn) < count:
-            first, got = self._call(count - len(drawn), deadline)
-            self._rises(first, self._highest + 1)
+            first, got = self.draw(count - len(drawn), deadline)
             more = range(first, first + got)
             drawn = (*drawn, *more) if drawn else more
-            self._highest = first + got - 1
-        if count:
-            oracle.drawn += count
-            return drawn, self._highest
-        last, _ = self._call(0, deadline)
-        self._rises(last, self._highest)
-        self._highest = last
-        return drawn, last
+        if not count:
+            self.draw(0, deadline)
+        return drawn, self._highest
+
+    def draw(self, count: int, deadline: float) -> tuple[int, int]:
+        """See `NetworkOracle.draw`."""
+        first, got = self._call(count, deadline)
+        self._rises(first, self._highest + (1 if count else 0))
+        self._highest = first + got - 1 if count else first
+        self._oracle.drawn += got
+        return first, got
+
+    @property
+    def _is_at_relay(self) -> bool:
+        return bool(self._oracle.relay) and self._at == 0
 
     def _rises(self, ts: int, least: int) -> None:
         """StoreError if an answer is below timestamps that this process has seen."""
         if ts < least:
             raise StoreError(
-                f"The oracle at {self._oracle.addresses[self._at]} went backwards: it answered "
+                f"The oracle at {self._oracle.asked[self._at]} went backwards: it answered "
                 f"{ts} where at least {least} was to be expected. Stop the oracles; was their "
                 "record restored from an older copy of the store?"
             )
@@ -263,8 +285,11 @@ class _Line:
         oracle = self._oracle
         failed: dict[str, str] = {}
         tries = 0
+        if oracle.relay and not self._is_at_relay and time.monotonic() >= self._relay_at:
+            self._leave()
+            self._at = 0
         while True:
-            address = oracle.addresses[self._at]
+            address = oracle.asked[self._at]
             left = max(0.05, deadline - time.monotonic())
             try:
                 first, got, source = self._ask(address, count, min(oracle.request_seconds, left))
@@ -273,7 +298,12 @@ class _Line:
                     raise StoreError(_refused(address, error)) from error
                 failed[address] = str(error).rstrip(".")
                 trouble = error
+                if self._is_at_relay:
+                    self._relay_at = time.monotonic() + self._relay_pause
+                    self._relay_pause = min(2 * self._relay_pause, _RELAY_SECONDS[1])
             else:
+                if self._is_at_relay:
+                    self._relay_pause = _RELAY_SECONDS[0]
                 oracle.check_source(address, source)
                 return first, got
             if oracle.is_closed:
@@ -287,9 +317,9 @@ class _Line:
                     f"({told}). Is 'percola oracle' running there?"
                 ) from trouble
             self._leave()
-            self._at = (self._at + 1) % len(oracle.addresses)
-            if tries % len(oracle.addresses) == 0:
-                rounds = tries // len(oracle.addresses)
+            self._at = (self._at + 1) % len(oracle.asked)
+            if tries % len(oracle.asked) == 0:
+                rounds = tries // len(oracle.asked)
                 time.sleep(min(left, backoff(self._rng, rounds, first=0.02, most=0.3)))
 
     def _ask(self, address: str, count: int, seconds: float) -> tuple[int, int, str]:
@@ -324,7 +354,10 @@ class _Line:
 
     def _connect(self, address: str, seconds: float) -> Connection:
         oracle = self._oracle
-        made = Connection(address, oracle.access, oracle.context, seconds)
+        access, context = oracle.access, oracle.context
+        if self._is_at_relay:
+            access, context = Access(access.token), None
+        made = Connection(address, access, context, seconds)
         with self._guard:
             if oracle.is_closed:
                 made.end()

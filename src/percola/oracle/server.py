@@ -29,7 +29,8 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from contextlib import AbstractContextManager
+from typing import Any, Final, NamedTuple, TypeVar
 
 from percola.coordination.lock_service.server import LockServiceServer
 from percola.errors import PercolaError, UsageError
@@ -50,6 +51,10 @@ _FILES: Final = 65_536
 _DRAW_SECONDS: Final = 1.0
 """Seconds that a request waits for the next range."""
 _GRACE: Final = 2.0
+
+
+S = TypeVar("S", bound=AbstractContextManager[Any])
+"""A server, an OracleServer or an OracleRelay, which serves in a `with` block."""
 
 
 class _Waiting(NamedTuple):
@@ -73,7 +78,7 @@ def check_access(listen: str, token: str, tls: Tls | None) -> None:
         raise UsageError("The oracle's token must be printable ASCII, with no blank around it.")
     if len(token) > frames.TOKEN_BYTES:
         raise UsageError(f"The oracle's token can have up to {frames.TOKEN_BYTES:,} bytes.")
-    if token or (tls is not None and tls.client_roots) or _is_loopback(host):
+    if token or (tls is not None and tls.client_roots) or is_loopback(host):
         return
     raise UsageError(
         f"Without a token anyone who can reach {listen} could stop the work on this repository: "
@@ -83,8 +88,8 @@ def check_access(listen: str, token: str, tls: Tls | None) -> None:
     )
 
 
-def _is_loopback(host: str) -> bool:
-    """Whether every address that a name resolves to is a loopback address."""
+def is_loopback(host: str) -> bool:
+    """Whether a name resolves, and to loopback addresses only."""
     try:
         found = socket.getaddrinfo(host.removeprefix("[").removesuffix("]"), None)
     except OSError:
@@ -286,8 +291,8 @@ class OracleServer:
         return wait
 
 
-def serve(server: OracleServer, ready: Callable[[OracleServer], object] = lambda _: None) -> None:
-    """Serve until SIGTERM or SIGINT, then step down. For the main thread of a process.
+def serve(server: S, ready: Callable[[S], object] = lambda _: None) -> None:
+    """Serve until SIGTERM or SIGINT, then stop. For the main thread of a process.
 
     `ready` is called once it listens.
     """

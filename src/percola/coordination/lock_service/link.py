@@ -1,4 +1,4 @@
-"""The sessions of `percola.coordination.lock_service.client` with the processes of the service."""
+"""§2.4: sessions of a client of the lock service, one with each process that serves it."""
 
 from __future__ import annotations
 
