@@ -20,10 +20,7 @@ from percola.cells import MAX_TS, Cell, Kind
 from percola.errors import NotARepositoryError, StoreError, UnknownTableError
 from percola.oracle.base import Oracle
 from percola.schema import Column, Family, Schema, Table, WeakColumn
-from percola.store.base import Condition, Delete, Put, RowMutation, Store
-
-SYSTEM_TABLE: Final = "@percola"
-"""The name of Percola's own table; no user table can have it."""
+from percola.store.base import SYSTEM_TABLE, Condition, Delete, Put, RowMutation, Store
 
 RUNS: Final = Table("percola_runs", rows=bytes, feed=True)
 """Records of the runs of observers, while they are recorded (`percola.recording`): what each one

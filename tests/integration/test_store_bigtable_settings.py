@@ -27,6 +27,7 @@ from percola.store.bigtable.client import (
 )
 from percola.store.bigtable.schema import NOTIFY_FAMILIES, ROW_FAMILIES
 from percola.store.bigtable.store import BigtableStore
+from percola.store.memory import MemoryStore
 from percola.testing.conformance.fixtures import lock
 
 CELL = Cell("t", b"r", b"c")
@@ -76,17 +77,36 @@ def test_a_repository_whose_table_was_deleted_is_refused_and_does_not_go_on_with
     docs = Table("docs")
     first, second = (emulator.store(f"deleted-{deleted}") for _ in range(2))
     Repository("first", first, EmbeddedOracle(first), MemoryCoordination(), [docs])
-    path = f"{emulator.place(f'deleted-{deleted}').path}/tables/{deleted}"
+    delete_table(emulator, f"deleted-{deleted}", deleted)
+    for tables in ([], [docs]):
+        with pytest.raises(StoreError, match=f"has been deleted.*'{deleted}'"):
+            Repository("second", second, EmbeddedOracle(second), MemoryCoordination(), tables)
+
+
+@pytest.mark.parametrize("deleted", ["store", "feeds"])
+def test_a_table_of_percolas_own_that_was_deleted_is_not_made_anew(
+    emulator: Emulator, deleted: str
+) -> None:
+    docs, more = Table("docs", feed=True), Table("more", feed=True)
+    first, second = (emulator.store(f"own-{deleted}") for _ in range(2))
+    oracle = EmbeddedOracle(MemoryStore())
+    Repository("first", first, oracle, MemoryCoordination(), [docs])
+    delete_table(emulator, f"own-{deleted}", f"0-percola-{deleted}")
+    for _ in range(2):
+        with pytest.raises(StoreError, match=f"has been deleted, '@percola-{deleted}', without"):
+            Repository("second", second, oracle, MemoryCoordination(), [more])
+
+
+def delete_table(emulator: Emulator, instance: str, table: str) -> None:
+    """Delete a table as an administrator of Bigtable does."""
     with grpc.insecure_channel(emulator.address) as channel:
         delete = channel.unary_unary(
             TABLE_ADMIN + "DeleteTable",
             request_serializer=types.DeleteTableRequest.serialize,
             response_deserializer=lambda raw: raw,
         )
+        path = f"{emulator.place(instance).path}/tables/{table}"
         delete(types.DeleteTableRequest(name=path), timeout=DEADLINE)
-    for tables in ([], [docs]):
-        with pytest.raises(StoreError, match=f"has been deleted.*'{deleted}'"):
-            Repository("second", second, EmbeddedOracle(second), MemoryCoordination(), tables)
 
 
 def test_many_that_make_the_same_tables_do_not_disturb_each_other(emulator: Emulator) -> None:
@@ -210,7 +230,7 @@ def test_a_right_profile_is_taken_and_one_that_cannot_be_looked_at_is_trusted(fo
     with StandIn({INSTANCE_ADMIN + "GetAppProfile": found}) as server:
         with pytest.raises(StoreError, match="no Bigtable instance 'i' in the project 'p'"):
             asking(server).create_tables(["t"])
-        assert server.asked == ["GetAppProfile", "GetTable", "CreateTable"]
+        assert server.asked == ["GetAppProfile", "ReadRows", "ReadRows", "GetTable", "CreateTable"]
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,9 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from percola.cells import SYSTEM_MARK, Cell, Kind, LockRecord
 from percola.errors import DamagedRecordError, SnapshotTooOldError, ValueTooLargeError
 
+SYSTEM_TABLE: Final = "@percola"
+"""The table of the schema, which every repository has (`percola.catalog`)."""
+
 _RECORD_ROOM: Final = 4096
 """Bytes that a record may add to a value stored in it."""
 

@@ -22,9 +22,18 @@ from typing import ClassVar, Final
 
 from percola.cells import Cell, Kind
 from percola.clock import elapsed
-from percola.errors import RowTooLongError, ValueTooLargeError
+from percola.errors import RowTooLongError, StoreError, UnknownTableError, ValueTooLargeError
 from percola.platform import fork_safety as forks
-from percola.store.base import CellState, ChangedRow, Put, RowMutation, Store, Tablet, check_sizes
+from percola.store.base import (
+    SYSTEM_TABLE,
+    CellState,
+    ChangedRow,
+    Put,
+    RowMutation,
+    Store,
+    Tablet,
+    check_sizes,
+)
 from percola.store.remote.client import RemoteCalls
 from percola.store.remote.feed import Feed, Index, RemoveChanges
 from percola.store.remote.feed_index import FEED_TABLE, unlocked_puts
@@ -99,10 +108,36 @@ class RemoteStore(Store):
             if not self._settings_checked:
                 self._check_settings()
                 self._settings_checked = True
-            for name in (SHARED_TABLE, *names):
+            if SHARED_TABLE not in self._known:
+                self._create_shared()
+            for name in names:
                 if name not in self._known:
                     self._create_table(name)
                     self._known.add(name)
+
+    def _create_shared(self) -> None:
+        """Create the table of the shared row, unless it was deleted.
+
+        It is the first table of a repository. An empty one would have no safe point and no feeds.
+        """
+        if not self._has(SHARED_TABLE) and self._has(SYSTEM_TABLE):
+            raise self._deleted(SHARED_TABLE)
+        self._create_table(SHARED_TABLE)
+        self._known.add(SHARED_TABLE)
+
+    def _has(self, table: str) -> bool:
+        try:
+            self._find_table(table)
+        except UnknownTableError:
+            return False
+        return True
+
+    def _deleted(self, table: str) -> StoreError:
+        return StoreError(
+            f"A table of this repository has been deleted, {table!r}, without which it cannot be "
+            "trusted. Restore it there, from a snapshot of the store of the same moment as the "
+            "other tables, or the repository from a backup."
+        )
 
     def check_tables(self, names: Iterable[str]) -> None:
         wanted = list(names)
@@ -244,6 +279,8 @@ class RemoteStore(Store):
         self._calls.check_open()
         with self._guard:
             if FEED_TABLE not in self._known:
+                if self._shared.current().indexed_since is not None and not self._has(FEED_TABLE):
+                    raise self._deleted(FEED_TABLE)
                 self._create_table(FEED_TABLE)
                 self._known.add(FEED_TABLE)
 
