@@ -28,14 +28,17 @@ _DECLARED: Final = re.compile(r"([^.:]*)\.([^:]*)(?::(.*?))??(?::(observed|famil
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-def parse_duration(text: str) -> float:
-    """Seconds: a number with a unit (`90s`, `15m`, `24h`, `7d`), or 0; else UsageError."""
+def parse_duration(text: str, or_: str = "or 0") -> float:
+    """Seconds: a number with a unit (`90s`, `15m`, `24h`, `7d`), or 0; else UsageError.
+
+    `or_` is what the message says may be given instead of a duration.
+    """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd])", text.strip())
     if match is not None:
         return float(match[1]) * _UNITS[match[2]]
     if text.strip() == "0":
         return 0.0
-    raise UsageError(f"{text!r} is not a duration: write 90s, 15m, 24h, 7d or 0.")
+    raise UsageError(f"{text!r} is not a duration: write 90s, 15m, 24h, 7d, {or_}.")
 
 
 # --- Tables, columns, rows --------------------------------------------------------------

@@ -108,7 +108,7 @@ def worker(
     observers').
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
-    kept = None if retention == "none" else arguments.parse_duration(retention)
+    kept = None if retention == "none" else arguments.parse_duration(retention, "0, or none")
     survey = None if metrics_port is None else _SURVEY_SECONDS
     options = WorkerOptions(timeout=timeout, retention=kept, survey=survey, report=EVERY)
     if processes > 1 and metrics_port:
