@@ -1,163 +1,129 @@
 """Mistakes in pausing observers: what a pause stops, what it keeps, and what it costs."""
 
-from __future__ import annotations
+from tests.planted.planted import in_file
 
-from typing import Final
-
-from tests.planted.planted import Planted
-
-_PAUSED: Final = "tests/paper/test_2_4_paused.py::"
-_SCANNING: Final = "tests/paper/test_2_4_scanning.py::"
-_COPIES: Final = "tests/paper/test_2_1_copies.py::"
-_CLI: Final = "tests/unit/test_cli_observers.py::"
+_PAUSED = "tests/paper/test_2_4_paused.py"
+_COPIES = "tests/paper/test_2_1_copies.py"
+_CLI = "tests/unit/test_cli_observers.py"
+_SCANNING = "tests/paper/test_2_4_scanning.py"
+in_runner = in_file("src/percola/observers/runner.py", _PAUSED)
+in_failures = in_file("src/percola/observers/failures.py", _PAUSED)
+in_scanner = in_file("src/percola/observers/scanner.py", _PAUSED)
+in_copy = in_file("src/percola/maintenance/copy.py", _COPIES)
 
 PLANTED = [
-    Planted(
+    in_file("src/percola/observers/pausing.py", _PAUSED)(
         "pause-is-read-once",
         "A thread that is busy goes on running an observer that was paused meanwhile.",
-        file="src/percola/observers/pausing.py",
+        "test_no_run_begins_a_second_after_a_pause_even_within_one_look",
         old="        if not anew and began - self._read < self._every:\n",
         new="        if not anew and self._read > -math.inf:\n",
-        tests=[_PAUSED + "test_no_run_begins_a_second_after_a_pause_even_within_one_look"],
     ),
-    Planted(
+    in_runner(
         "batch-ignores-pauses",
         "A batch of rows begins for an observer that was paused after the scan.",
-        file="src/percola/observers/runner.py",
+        "test_a_batch_begins_not_for_an_observer_that_was_paused_after_the_scan",
         old="        if one.name in self.paused.names():\n            return set()\n",
         new="",
-        tests=[_PAUSED + "test_a_batch_begins_not_for_an_observer_that_was_paused_after_the_scan"],
     ),
-    Planted(
+    in_runner(
         "answers-for-a-paused-observer",
         "The last observer of a column removes the notify entries that a paused one waits for.",
-        file="src/percola/observers/runner.py",
+        "test_n2_another_observer_of_the_column_goes_on_and_does_not_answer_for_a_paused_one",
         old="                waits, settled = True, False  # The notify entries stay.\n",
         new="                waits = True\n",
-        tests=[
-            _PAUSED + "test_n2_another_observer_of_the_column_goes_on_and_does_not_answer_for_a_"
-            "paused_one"
-        ],
     ),
-    Planted(
+    in_runner(
         "handled-beside-paused-is-not-noted",
         "Cells that wait for a paused observer are locked and read in each scan.",
-        file="src/percola/observers/runner.py",
+        "test_cells_that_wait_beside_another_observer_are_not_looked_at_again_until_there_is_news",
         old="            self.failures.note_handled(handled, dirty)\n",
         new="            pass\n",
-        tests=[
-            _PAUSED + "test_cells_that_wait_beside_another_observer_are_not_looked_at_again_until_"
-            "there_is_news"
-        ],
     ),
-    Planted(
+    in_runner(
         "failed-passes-for-handled",
         "An observer that failed beside a paused one is not tried again.",
-        file="src/percola/observers/runner.py",
+        "test_a_failing_observer_backs_off_as_before_while_another_one_is_paused",
         old="            if outcome in (Outcome.RAN, Outcome.IDLE):\n",
         new="            if outcome:\n",
-        tests=[_PAUSED + "test_a_failing_observer_backs_off_as_before_while_another_one_is_paused"],
     ),
-    Planted(
+    in_failures(
         "handled-counts-after-the-pause",
         "What all observers have handled, each while another one was paused, is never answered.",
-        file="src/percola/observers/failures.py",
+        "test_observers_that_are_paused_in_turn_answer_the_change_between_them",
         old="if active is not group and all(attempts[one.name] == HANDLED for one in active):",
         new="if all(attempts[one.name] == HANDLED for one in active):",
-        tests=[_PAUSED + "test_observers_that_are_paused_in_turn_answer_the_change_between_them"],
     ),
-    Planted(
+    in_scanner(
         "columns-of-paused-observers-are-scanned",
         "A table with nothing but a paused observer's work is scanned each second.",
-        file="src/percola/observers/scanner.py",
+        "test_a_table_of_paused_observers_alone_is_not_scanned",
         old="        columns -= self._asleep\n",
         new="",
-        tests=[_PAUSED + "test_a_table_of_paused_observers_alone_is_not_scanned"],
     ),
-    Planted(
+    in_scanner(
         "small-steps-over-what-waits",
         "A scan over a million cells that wait for a paused observer takes 64 at a time.",
-        file="src/percola/observers/scanner.py",
+        "test_a_scan_over_waiting_cells_takes_large_steps_and_a_small_part_of_the_time",
         old="            step = max(chunk, min(2 * step, _LONGEST_STEP)) if skips else chunk\n",
         new="            step = chunk\n",
-        tests=[
-            _PAUSED + "test_a_scan_over_waiting_cells_takes_large_steps_and_a_small_part_of_the_"
-            "time"
-        ],
     ),
-    Planted(
+    in_scanner(
         "scans-in-vain-follow-at-once",
         "However long scans without a wake-up take, there is one a second: of regions without end, "
         "or of cells that wait for a paused observer.",
-        file="src/percola/observers/scanner.py",
+        "test_a_scan_over_waiting_cells_takes_large_steps_and_a_small_part_of_the_time",
+        f"{_SCANNING}::test_scans_without_a_wake_up_take_a_tenth_of_the_time_at_most",
         old="            self._clean.put_off(now + min(_LONGEST_REST, _RESTS * (now - began)))\n",
         new="            pass\n",
-        tests=[
-            _PAUSED
-            + "test_a_scan_over_waiting_cells_takes_large_steps_and_a_small_part_of_the_time",
-            _SCANNING + "test_scans_without_a_wake_up_take_a_tenth_of_the_time_at_most",
-        ],
     ),
-    Planted(
+    in_failures(
         "paused-work-keeps-workers-busy",
         "A worker that is to end when idle waits for an observer that shares its column.",
-        file="src/percola/observers/failures.py",
+        "test_a_failing_observer_backs_off_as_before_while_another_one_is_paused",
         old="        one.name in paused\n        or dirty.attempts.get(one.name) == HANDLED\n",
         new="        dirty.attempts.get(one.name) == HANDLED\n",
-        tests=[_PAUSED + "test_a_failing_observer_backs_off_as_before_while_another_one_is_paused"],
     ),
-    Planted(
+    in_failures(
         "idle-by-the-paused-alone",
         "A worker ends while an observer that is not paused has work on a paused one's column.",
-        file="src/percola/observers/failures.py",
+        "test_a_worker_is_idle_if_only_paused_observers_have_work",
         old="    return any(one.name in paused for one in group) and all(\n",
         new="    return any(one.name in paused for one in group) or all(\n",
-        tests=[_PAUSED + "test_a_worker_is_idle_if_only_paused_observers_have_work"],
     ),
-    Planted(
+    in_file("src/percola/catalog.py", _PAUSED)(
         "pause-overwrites-pause",
         "Of two pauses at once, the later one to be written removes the other.",
-        file="src/percola/catalog.py",
+        "test_pauses_at_the_same_time_are_both_kept",
         old="RowMutation(SYSTEM_TABLE, cell.row, [absent], changes)",
         new="RowMutation(SYSTEM_TABLE, cell.row, [], changes)",
-        tests=[_PAUSED + "test_pauses_at_the_same_time_are_both_kept"],
     ),
-    Planted(
+    in_scanner(
         "pause-wakes-nobody",
         "Workers learn of a pause only when their last read is too old.",
-        file="src/percola/observers/scanner.py",
+        "test_a_paused_observer_does_not_run_and_answers_everything_once_it_is_resumed",
         old="            self._note_paused(anew=is_called)",
         new="            self._note_paused(anew=False)",
-        tests=[
-            _PAUSED + "test_a_paused_observer_does_not_run_and_answers_everything_once_it_is_"
-            "resumed"
-        ],
     ),
-    Planted(
+    in_copy(
         "copy-forgets-pauses",
         "An observer that is paused runs in a copy of the repository.",
-        file="src/percola/maintenance/copy.py",
+        "test_paused_observers_are_paused_in_the_copy_and_lose_nothing",
         old="    copy_paused(context.store, store)\n",
         new="",
-        tests=[_COPIES + "test_paused_observers_are_paused_in_the_copy_and_lose_nothing"],
     ),
-    Planted(
+    in_copy(
         "copy-believes-newer-runs",
         "A copy passes over changes that an observer has handled after the copy's timestamp.",
-        file="src/percola/maintenance/copy.py",
+        "test_a_run_beside_a_paused_observer_that_is_newer_than_the_copy_is_repeated_there",
         old="    kept = {name: one for name, one in attempts.items() if one != HANDLED}\n",
         new="    kept = attempts\n",
-        tests=[
-            _COPIES + "test_a_run_beside_a_paused_observer_that_is_newer_than_the_copy_is_"
-            "repeated_there"
-        ],
     ),
-    Planted(
+    in_file("src/percola/cli/worker.py", _CLI)(
         "until-idle-hides-what-waits",
         "A worker that ends when idle ends with 0 although changes wait for a paused observer.",
-        file="src/percola/cli/worker.py",
+        "test_a_worker_that_is_to_end_when_idle_says_what_is_paused",
         old="        status = PAUSED if waiting else 0\n",
         new="",
-        tests=[_CLI + "test_a_worker_that_is_to_end_when_idle_says_what_is_paused"],
     ),
 ]

@@ -12,7 +12,7 @@ import pkgutil
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +43,16 @@ class Planted:
     old: str
     new: str
     tests: Sequence[str]
+
+
+def in_file(file: str, tests: str) -> Callable[..., Planted]:
+    """Makes mistakes in a source file; a test is named with its file unless that is `tests`."""
+
+    def mistake(name: str, does: str, *found_by: str, old: str, new: str) -> Planted:
+        nodes = [one if one.startswith("tests/") else f"{tests}::{one}" for one in found_by]
+        return Planted(name, does, file, old, new, nodes)
+
+    return mistake
 
 
 def planted() -> dict[str, Planted]:
