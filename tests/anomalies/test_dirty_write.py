@@ -75,7 +75,3 @@ SCRIPTS = [
         play,
     )
 ]
-
-
-def test_one_of_two_that_write_the_same_cells_conflicts(repo: Repository) -> None:
-    assert play(repo) is Verdict.CONFLICT

@@ -124,7 +124,3 @@ SCRIPTS = [
         play,
     )
 ]
-
-
-def test_no_two_views_disagree_on_who_came_first(repo: Repository) -> None:
-    assert play(repo) is Verdict.UNSEEN

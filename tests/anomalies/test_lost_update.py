@@ -98,7 +98,3 @@ SCRIPTS = [
         play,
     )
 ]
-
-
-def test_no_update_is_lost_for_one_of_two_conflicts(repo: Repository) -> None:
-    assert play(repo) is Verdict.CONFLICT

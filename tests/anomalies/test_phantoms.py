@@ -92,7 +92,3 @@ SCRIPTS = [
         play,
     )
 ]
-
-
-def test_rows_do_not_come_or_go_between_two_scans(repo: Repository) -> None:
-    assert play(repo) is Verdict.UNSEEN

@@ -11,6 +11,7 @@ if everybody who books reads it with `get_for_update`.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 from percola import Repository, Table, Transaction
 from tests.anomalies.verdicts import Script, Verdict, commits, judged
@@ -39,7 +40,7 @@ def overlaps(repo: Repository) -> bool:
     return any(a_end > b for (_, a_end), (b, _) in itertools.pairwise(times))
 
 
-def play(repo: Repository) -> Verdict:
+def play(repo: Repository, book: Callable[[Transaction, int, int], None] = book) -> Verdict:
     ann, bob = repo.transaction(), repo.transaction()
     book(ann, 10, 12)
     book(bob, 11, 13)
@@ -48,11 +49,7 @@ def play(repo: Repository) -> Verdict:
 
 
 def play_guarded(repo: Repository) -> Verdict:
-    ann, bob = repo.transaction(), repo.transaction()
-    book_guarded(ann, 10, 12)
-    book_guarded(bob, 11, 13)
-    both = commits(ann) and commits(bob)
-    return judged(happened=overlaps(repo), conflicted=not both)
+    return play(repo, book_guarded)
 
 
 SCRIPTS = [

@@ -28,7 +28,7 @@ def withdraw(x: Transaction, *, for_update: bool) -> None:
     x.set(balance, "checking", (x.get(balance, "checking") or 0) - 10 - fine)
 
 
-def _play(repo: Repository, *, for_update: bool) -> Verdict:
+def play(repo: Repository, *, for_update: bool = False) -> Verdict:
     with repo.transaction() as x:
         for column, row in ACCOUNTS:
             x.set(column, row, 0)
@@ -43,12 +43,8 @@ def _play(repo: Repository, *, for_update: bool) -> Verdict:
     return judged(happened=report == [0, 20] and final == [-11, 20], conflicted=not both)
 
 
-def play(repo: Repository) -> Verdict:
-    return _play(repo, for_update=False)
-
-
 def play_closed(repo: Repository) -> Verdict:
-    return _play(repo, for_update=True)
+    return play(repo, for_update=True)
 
 
 SCRIPTS = [

@@ -160,10 +160,6 @@ SCRIPTS = [
 ]
 
 
-def test_both_halves_of_a_commit_are_seen_or_none(repo: Repository) -> None:
-    assert play(repo) is Verdict.UNSEEN
-
-
 def test_what_a_scan_found_is_still_so_when_it_is_read(repo: Repository) -> None:
     assert play_condition(repo) is Verdict.UNSEEN
 
