@@ -5,11 +5,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,6 +85,7 @@ def run(
     stdin: bytes = b"",
     seconds: float = SECONDS,
     tracebacks: bool = False,
+    stdout: Any = subprocess.PIPE,
     **more: str,
 ) -> Answer:
     """Run `percola` in a process of its own; `tracebacks`: it may print some on standard error."""
@@ -90,20 +94,85 @@ def run(
         cwd=cwd,
         input=stdin,
         env=environment(**more),
-        capture_output=True,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
         timeout=seconds,
         check=False,
     )
     assert tracebacks or b"Traceback" not in done.stderr, done.stderr.decode()
-    return Answer(done.returncode, done.stdout.decode(), done.stderr.decode())
+    return Answer(done.returncode, (done.stdout or b"").decode(), done.stderr.decode())
 
 
-def answer_of(line: Sequence[str], *, seconds: float = SECONDS, **variables: str) -> Answer:
+def answer_of(
+    line: Sequence[str], *, seconds: float = SECONDS, cwd: Path | None = None, **variables: str
+) -> Answer:
     """Run a program, with what it must have in its environment; it may print what it likes."""
     done = subprocess.run(
-        line, env=environment(**variables), capture_output=True, timeout=seconds, check=False
+        line, cwd=cwd, env=environment(**variables), capture_output=True, timeout=seconds
     )
     return Answer(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def python(program: str, **variables: str) -> Answer:
+    """Run a program of Python, given as text."""
+    return answer_of([sys.executable, "-c", program], **variables)
+
+
+class Running:
+    """`percola` in a process of its own."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        assert process.stdout is not None and process.stderr is not None
+        self.process, self.out, self.err = process, process.stdout, process.stderr
+
+    def expect(self, word: str) -> str:
+        """The next line that it prints; fails if it ends before, or prints another."""
+        line = self.out.readline()
+        assert word in line, (line, self.process.poll())
+        return line
+
+    def rest(self) -> tuple[int, str, str]:
+        """Its exit code, once it has ended, and what else it printed."""
+        out, err = self.process.communicate(timeout=SECONDS)
+        return self.process.returncode, out, err
+
+    def end(self, number: int) -> tuple[int, str, str]:
+        """Send it a signal; the same."""
+        self.process.send_signal(number)
+        return self.rest()
+
+
+@contextmanager
+def running(*arguments: object, cwd: Path | None = None) -> Iterator[Running]:
+    """`percola` in a process of its own, which is killed if it outlives the block."""
+    process = subprocess.Popen(
+        command(*arguments),
+        cwd=cwd,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield Running(process)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def on_a_terminal(*arguments: object, stream: str = "stdout", **more: str) -> str:
+    """What `percola` writes to a terminal, which is its `stdout` or its `stderr`."""
+    primary, secondary = pty.openpty()
+    streams: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": None, stream: secondary}
+    process = subprocess.Popen(command(*arguments), env=environment(**more), **streams)
+    os.close(secondary)
+    shown = b""
+    with contextlib.suppress(OSError):  # How Linux says that the other end has been closed.
+        while chunk := os.read(primary, 4096):
+            shown += chunk
+    os.close(primary)
+    assert process.wait(SECONDS) == 0
+    return shown.decode()
 
 
 def call(*arguments: object, stdin: bytes = b"") -> Answer:

@@ -57,11 +57,15 @@ class Served:
     def log_in(self, token: str = TOKEN) -> httpx.Response:
         return self.client.post("/login", data={"token": token}, headers=self.own)
 
-    def act(self, **form: str) -> httpx.Response:
-        """Press a button of the page, as it is now."""
+    def key(self) -> str:
+        """What the buttons of the page send, as it is now."""
         key = re.search(r'name="key" value="([^"]+)"', self.page())
         assert key is not None
-        return self.client.post("/act", data={"key": unescape(key[1]), **form}, headers=self.own)
+        return unescape(key[1])
+
+    def act(self, **form: str) -> httpx.Response:
+        """Press a button of the page, as it is now."""
+        return self.client.post("/act", data={"key": self.key(), **form}, headers=self.own)
 
 
 def words(html: str) -> str:

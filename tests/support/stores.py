@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -344,6 +344,16 @@ def all_at_once(functions: Sequence[Callable[[], Any]]) -> list[Any]:
 
     futures = [in_thread(lambda one=one: run(one)) for one in functions]
     return [one.exception(DEADLINE) or one.result() for one in futures]
+
+
+@contextmanager
+def at_work(worker: Any) -> Iterator[None]:
+    """A worker, or another thing that starts and stops, runs for the length of the block."""
+    worker.start()
+    try:
+        yield
+    finally:
+        worker.stop()
 
 
 class Program:

@@ -10,6 +10,10 @@ from __future__ import annotations
 import random
 from bisect import bisect_right
 from collections.abc import Callable
+from typing import Any
+
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 from percola.testing.histories.recorder import Outcome, Recorded
 
@@ -191,6 +195,31 @@ class Model:
         del self._running[record.process]
         self._clients += 1
         self._running[f"p{self._clients}"] = None
+
+
+def seeded(
+    seed: Callable[[random.Random, list[Recorded]], bool],
+    judge: Callable[[list[Recorded]], None],
+    **options: Any,
+) -> int:
+    """Judge histories of the model into which `seed` has put a mistake; how many there were."""
+    judged = 0
+
+    @settings(
+        max_examples=40,
+        database=None,
+        suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
+    )
+    @given(rng=st.randoms(use_true_random=True))
+    def look(rng: random.Random) -> None:
+        nonlocal judged
+        history = Model(rng, clients=4, **options).run(200)
+        assume(seed(rng, history))
+        judged += 1
+        judge(history)
+
+    look()
+    return judged
 
 
 def pick(

@@ -6,14 +6,14 @@ import random
 from collections.abc import Callable
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from percola.testing.histories import violations as names
 from percola.testing.histories.appends import check_appends
 from percola.testing.histories.recorder import Outcome, Recorded
 from percola.testing.histories.violations import explain
-from tests.unit.si_model import Model
+from tests.unit.si_model import Model, seeded
 
 X, Y = "t.v/x", "t.v/y"
 Reads = dict[str, list[int]]
@@ -318,23 +318,11 @@ SEEDS: dict[str, tuple[Callable[[random.Random, list[Recorded]], bool], str | No
 @pytest.mark.parametrize("what", SEEDS)
 def test_a_seeded_anomaly_is_found_without_timestamps(what: str) -> None:
     seed, expected = SEEDS[what]
-    seeded = 0
 
-    @settings(
-        max_examples=40,
-        database=None,
-        suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
-    )
-    @given(rng=st.randoms(use_true_random=True))
-    def look(rng: random.Random) -> None:
-        nonlocal seeded
-        history = Model(rng, appends=True, clients=4).run(200)
-        assume(seed(rng, history))
+    def judge(history: list[Recorded]) -> None:
         for one in history:
             one.start_ts, one.commit_ts = 0, None
-        seeded += 1
         found = {one.anomaly for one in check_appends(history)}
         assert found if expected is None else expected in found
 
-    look()
-    assert seeded >= 40
+    assert seeded(seed, judge, appends=True) >= 40

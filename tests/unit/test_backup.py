@@ -79,9 +79,14 @@ def made(folder: Path, **options: Any) -> tuple[bytes, Backup]:
     """A backup of a repository, and what it says of itself."""
     out = io.BytesIO()
     with percola.open(folder, TABLES) as repo:
-        return (out, backup(repo, out, **options))[0].getvalue(), read_header(
-            io.BytesIO(out.getvalue())
-        )[0]
+        told = backup(repo, out, **options)
+    assert read_header(io.BytesIO(out.getvalue()))[0] == told
+    return out.getvalue(), told
+
+
+def enlarge(folder: Path, size: int) -> None:
+    with percola.open(folder, TABLES) as repo:
+        repo.run(lambda t: t.set(body, "0", os.urandom(size)))
 
 
 def left_in(folder: Path) -> list[str]:
@@ -95,12 +100,10 @@ def test_a_restored_repository_is_the_one_that_was_backed_up(folder: Path, tmp_p
     file, other = tmp_path / "backup", tmp_path / "other"
     large = os.urandom(3_000_000)
     with percola.open(folder, TABLES) as repo:
-        with repo.transaction() as t:
-            t.set(body, "0", large)
+        repo.run(lambda t: t.set(body, "0", large))
         last = repo.context.oracle.read_timestamp()
         told = backup(repo, file)
-        with repo.transaction() as t:
-            t.set(bal, "0", 0)
+        repo.run(lambda t: t.set(bal, "0", 0))
     assert (told.timestamp, told.durability) == (last, "relaxed")
     assert restore(file, other) == told
     with percola.open(other, TABLES, create=False) as repo:
@@ -127,8 +130,7 @@ def test_an_empty_folder_may_be_restored_into(folder: Path, tmp_path: Path) -> N
 def test_free_pages_are_left_out(folder: Path) -> None:
     with percola.open(folder, TABLES) as repo:
         for _ in range(30):
-            with repo.transaction() as t:
-                t.set(body, "0", os.urandom(100_000))
+            repo.run(lambda t: t.set(body, "0", os.urandom(100_000)))
         used = (folder / "store" / "data.mdb").stat().st_size
         repo.collect_garbage(retention=0)
     raw, told = made(folder)
@@ -136,8 +138,7 @@ def test_free_pages_are_left_out(folder: Path) -> None:
 
 
 def test_progress_goes_up_to_the_end(folder: Path, tmp_path: Path) -> None:
-    with percola.open(folder, TABLES) as repo, repo.transaction() as t:
-        t.set(body, "0", os.urandom(3_000_000))
+    enlarge(folder, 3_000_000)
     steps: list[tuple[int, int]] = []
     raw, _ = made(folder, progress=lambda *step: steps.append(step))
     assert len(steps) > 3
@@ -251,8 +252,7 @@ def test_a_program_goes_on_forking_and_growing_while_it_is_backed_up(folder: Pat
     with percola.open(folder, TABLES) as repo:
 
         def meanwhile() -> None:
-            with repo.transaction() as t:
-                t.set(body, "0", bytes(2_000_000))
+            repo.run(lambda t: t.set(body, "0", bytes(2_000_000)))
             child = os.fork()
             if child == 0:
                 os._exit(0 if repo.snapshot().get(bal, "0") == EACH else 1)
@@ -268,36 +268,41 @@ def test_a_program_goes_on_forking_and_growing_while_it_is_backed_up(folder: Pat
 # --- Killed -----------------------------------------------------------------------------
 
 
-def back_up_until_killed(pipe: Connection, folder: Path, file: Path) -> None:
+def step_by_step(pipe: Connection) -> Callable[[int, int], None]:
+    """Progress that is told, and goes on only when that is said."""
+
     def progress(done: int, expected: int) -> None:
         say(pipe, done)
         hear(pipe)
 
+    return progress
+
+
+def back_up_until_killed(pipe: Connection, folder: Path, file: Path) -> None:
     with percola.open(folder, TABLES) as repo:
-        backup(repo, file, progress=progress)
+        backup(repo, file, progress=step_by_step(pipe))
 
 
 def restore_until_killed(pipe: Connection, file: Path, folder: Path) -> None:
-    def progress(done: int, expected: int) -> None:
-        say(pipe, done)
-        hear(pipe)
+    restore(file, folder, progress=step_by_step(pipe))
 
-    restore(file, folder, progress=progress)
+
+def kill_after(pieces: int, function: Callable[..., None], *arguments: Path) -> None:
+    with Child(function, *arguments) as child:
+        for _ in range(pieces):
+            assert child.hear() > 0
+            child.tell()
+        child.hear()
+        child.kill()
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 3])
 def test_nothing_stands_under_its_name_after_kill_9_during_a_backup(
     folder: Path, tmp_path: Path, pieces: int
 ) -> None:
-    with percola.open(folder, TABLES) as repo, repo.transaction() as t:
-        t.set(body, "0", os.urandom(2_500_000))
+    enlarge(folder, 2_500_000)
     file = tmp_path / "backup"
-    with Child(back_up_until_killed, folder, file) as child:
-        for _ in range(pieces):
-            assert child.hear() > 0
-            child.tell()
-        child.hear()
-        child.kill()
+    kill_after(pieces, back_up_until_killed, folder, file)
     assert not file.exists()
     with percola.open(folder, TABLES) as repo:
         backup(repo, file)
@@ -309,16 +314,10 @@ def test_nothing_stands_under_its_name_after_kill_9_during_a_restore(
     folder: Path, tmp_path: Path, pieces: int
 ) -> None:
     with percola.open(folder, TABLES) as repo:
-        with repo.transaction() as t:
-            t.set(body, "0", os.urandom(2_500_000))
+        repo.run(lambda t: t.set(body, "0", os.urandom(2_500_000)))
         backup(repo, tmp_path / "backup")
     other = tmp_path / "other"
-    with Child(restore_until_killed, tmp_path / "backup", other) as child:
-        for _ in range(pieces):
-            assert child.hear() > 0
-            child.tell()
-        child.hear()
-        child.kill()
+    kill_after(pieces, restore_until_killed, tmp_path / "backup", other)
     assert not other.exists()
     restore(tmp_path / "backup", other)
     with percola.open(other, TABLES) as repo:
@@ -328,8 +327,7 @@ def test_nothing_stands_under_its_name_after_kill_9_during_a_restore(
 def test_the_copying_process_ends_with_the_one_that_asked_for_it(
     folder: Path, tmp_path: Path, wait_until: Callable[..., None]
 ) -> None:
-    with percola.open(folder, TABLES) as repo, repo.transaction() as t:
-        t.set(body, "0", os.urandom(5_000_000))
+    enlarge(folder, 5_000_000)
 
     def copying() -> list[Path]:
         found = []
@@ -470,8 +468,7 @@ def test_a_disk_without_any_room_leaves_nothing_behind(folder: Path, tmp_path: P
 @pytest.mark.parametrize("what", ["backup", "restore"])
 def test_a_full_disk_leaves_nothing_behind(folder: Path, tmp_path: Path, what: str) -> None:
     with percola.open(folder, TABLES) as repo:
-        with repo.transaction() as t:
-            t.set(body, "0", os.urandom(3_000_000))
+        repo.run(lambda t: t.set(body, "0", os.urandom(3_000_000)))
         backup(repo, tmp_path / "backup")
     before = left_in(tmp_path)
     with Child(run_out_of_room, folder, what, tmp_path / "target") as child:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ from percola import (
     RepositoryVersionError,
     SchemaError,
     SchemaMismatchError,
-    StoreError,
     StoreFullError,
     Table,
     Transaction,
@@ -45,48 +44,9 @@ from tests.unit.wrong_calls import (
     tags,
     title,
 )
-
-
-@pytest.fixture(params=["memory", "lmdb"])
-def repo(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Repository]:
-    address = "memory:" if request.param == "memory" else tmp_path / "repo"
-    with percola.open(address, schema=TABLES) as repo:
-        repo.run(lambda t: t.set(title, "a", "as it was"))
-        yield repo
-
+from tests.unit.wrong_calls import repo as repo
 
 # --- Declaring --------------------------------------------------------------------------
-
-DECLARATIONS: dict[str, tuple[str, Callable[[], object]]] = {
-    "a table without a name": ("''", lambda: Table("")),
-    "a table named by a number": ("5", lambda: Table(any_(5))),
-    "a column with a space": ("'a b'", lambda: Table("t").column("a b")),
-    "a column like Percola's own": ("'@ack'", lambda: Table("t").column("@ack")),
-    "a column with a colon": ("'a:b'", lambda: Table("t").column("a:b")),
-    "a name that is too long": ("48", lambda: Table("x" * 49)),
-    "rows of numbers": ("int", lambda: Table("t", rows=any_(int))),
-    "a column of lists": ("list", lambda: Table("t").column("c", any_(list))),
-    "two columns of one name": ("two columns", lambda: _twice(Table("t"))),
-    "two tables of one name": (
-        "two tables",
-        lambda: percola.open("memory:", schema=[Table("t"), Table("t")]),
-    ),
-    "a schema of names": ("'docs'", lambda: percola.open("memory:", schema=any_(["docs"]))),
-}
-
-
-def _twice(table: Table[str]) -> None:
-    table.column("c")
-    table.family("c")
-
-
-@pytest.mark.parametrize("case", DECLARATIONS)
-def test_a_declaration_that_cannot_work_is_refused_at_once(case: str) -> None:
-    words, declare = DECLARATIONS[case]
-    with pytest.raises(SchemaError) as caught:
-        declare()
-    assert type(caught.value) is SchemaError
-    check_message(caught.value, words)
 
 
 @pytest.mark.parametrize(
@@ -178,16 +138,6 @@ def test_a_damaged_description_is_told_and_not_overwritten(tmp_path: Path, text:
     assert (folder / "percola.json").read_text() == text
 
 
-def test_a_damaged_store_is_told_and_not_overwritten(tmp_path: Path) -> None:
-    folder = tmp_path / "repo"
-    percola.open(folder, schema=TABLES).close()
-    data = folder / "store" / "data.mdb"
-    data.write_bytes(b"this is no LMDB file" * 1000)
-    with pytest.raises(StoreError, match="damaged"):
-        percola.open(folder, schema=TABLES)
-    assert data.read_bytes().startswith(b"this is no LMDB file")
-
-
 def test_a_repository_that_found_no_room_leaves_nothing_behind(tmp_path: Path) -> None:
     folder = tmp_path / "repo"
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -269,77 +219,59 @@ def _noop(t: Transaction, row: str) -> None:
     pass
 
 
-OBSERVERS: dict[str, tuple[type[PercolaError], str, Callable[[Repository], object]]] = {
-    "a column that is not observed": (
-        ObserverError,
-        "observed=True",
-        lambda repo: observer(title)(_noop),
-    ),
-    "a family": (ObserverError, "tag", lambda repo: observer(any_(tags))(_noop)),
-    "a name for a column": (ObserverError, "'seen'", lambda repo: observer(any_("seen"))(_noop)),
-    "a lambda without a name": (
-        SchemaError,
-        "'<lambda>'",
-        lambda repo: observer(seen)(lambda t, row: None),
-    ),
-    "a name with a colon": (SchemaError, "'a:b'", lambda repo: observer(seen, name="a:b")(_noop)),
-    "no function": (ObserverError, "function", lambda repo: Observer(seen, any_(None), "x")),
-    "a bare function": (ObserverError, "@observer", lambda repo: Worker(repo, any_([_noop]))),
-    "no observers": (ObserverError, "at least one", lambda repo: Worker(repo, [])),
-    "two of one name": (
-        ObserverError,
-        "two observers are named",
-        lambda repo: Worker(repo, [observer(seen)(_noop), observer(poke)(_noop)]),
-    ),
-    "two on a weak column": (
-        ObserverError,
-        "it can have one",
-        lambda repo: Worker(repo, [observer(poke, name=n)(_noop) for n in ("a", "b")]),
-    ),
-    "a table that the repository has not": (
-        UnknownTableError,
-        "strange",
-        lambda repo: Worker(repo, [observer(other_weak)(_noop)]),
-    ),
-    "a column that the repository has not": (
-        UnknownColumnError,
-        "missing-weak",
-        lambda repo: Worker(repo, [observer(missing_weak)(_noop)]),
-    ),
-    "options twice": (
-        ConflictingOptionsError,
-        "not both",
-        lambda repo: Worker(repo, [observer(seen)(_noop)], WorkerOptions(), threads=2),
-    ),
+def work(repo: Repository, *observed: Any, **options: Any) -> Worker:
+    return Worker(repo, [observer(one)(_noop) for one in observed], **options)
+
+
+OBSERVERS: dict[type[PercolaError], dict[str, tuple[str, Callable[[Repository], object]]]] = {
+    ObserverError: {
+        "a column that is not observed": ("observed=True", lambda repo: observer(title)(_noop)),
+        "a family": ("tag", lambda repo: observer(any_(tags))(_noop)),
+        "a name for a column": ("'seen'", lambda repo: observer(any_("seen"))(_noop)),
+        "no function": ("function", lambda repo: Observer(seen, any_(None), "x")),
+        "a bare function": ("@observer", lambda repo: Worker(repo, any_([_noop]))),
+        "no observers": ("at least one", lambda repo: work(repo)),
+        "two of one name": ("two observers are named", lambda repo: work(repo, seen, poke)),
+        "two on a weak column": (
+            "it can have one",
+            lambda repo: Worker(repo, [observer(poke, name=n)(_noop) for n in "ab"]),
+        ),
+    },
+    SchemaError: {
+        "a lambda without a name": ("'<lambda>'", lambda repo: observer(seen)(lambda t, row: None)),
+        "a name with a colon": ("'a:b'", lambda repo: observer(seen, name="a:b")(_noop)),
+    },
+    UnknownTableError: {"a table": ("strange", lambda repo: work(repo, other_weak))},
+    UnknownColumnError: {"a column": ("missing-weak", lambda repo: work(repo, missing_weak))},
+    ConflictingOptionsError: {
+        "options twice": (
+            "not both",
+            lambda repo: work(repo, seen, options=WorkerOptions(), threads=2),
+        ),
+        "a first wait above the longest": (
+            "longer than its longest_wait",
+            lambda repo: work(repo, seen, first_wait=20, longest_wait=10),
+        ),
+    },
 }
-for _name, _bad in (
-    ("threads", 0),
-    ("attempts", 0),
-    ("first_wait", 0),
-    ("longest_wait", -1),
-    ("timeout", 0),
-    ("rescan", 0),
-    ("sweep", -5),
-    ("timeout", math.inf),
-    ("rescan", math.inf),
-    ("collect", math.inf),
-    ("report", math.inf),
-):
-    OBSERVERS[f"{_name}={_bad}"] = (
-        ConflictingOptionsError,
-        _name,
-        lambda repo, n=_name, b=_bad: Worker(repo, [observer(seen)(_noop)], **{n: b}),
-    )
-OBSERVERS["a first wait above the longest"] = (
-    ConflictingOptionsError,
-    "longer than its longest_wait",
-    lambda repo: Worker(repo, [observer(seen)(_noop)], first_wait=20, longest_wait=10),
+WORKERS: list[tuple[str, float]] = [
+    *(("threads", 0), ("attempts", 0), ("first_wait", 0), ("longest_wait", -1), ("timeout", 0)),
+    *(("rescan", 0), ("sweep", -5)),
+    *((name, math.inf) for name in ("timeout", "rescan", "collect", "report")),
+]
+OBSERVERS[ConflictingOptionsError] |= {
+    f"{name}={bad}": (name, lambda repo, options={name: bad}: work(repo, seen, **options))
+    for name, bad in WORKERS
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "case"), [(kind, case) for kind in OBSERVERS for case in OBSERVERS[kind]]
 )
-
-
-@pytest.mark.parametrize("case", OBSERVERS)
-def test_observers_and_workers_that_cannot_work_are_refused(repo: Repository, case: str) -> None:
-    kind, words, build = OBSERVERS[case]
+def test_observers_and_workers_that_cannot_work_are_refused(
+    repo: Repository, kind: type[PercolaError], case: str
+) -> None:
+    words, build = OBSERVERS[kind][case]
     before = everything(repo)
     with pytest.raises(kind) as caught:
         build(repo)

@@ -8,13 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
+from stores import at_work
 
 import percola
 from benchmarks.arrivals import Arrival, Beside, arrive, one_at_a_time, pages_of
@@ -201,16 +201,6 @@ def chain(pages: list[Capture], tmp_path: Path) -> Iterator[Chain]:
         yield repo, index
 
 
-@contextmanager
-def working(repo: Repository, index: TantivyIndex) -> Iterator[None]:
-    worker = Worker(repo, build_observers(index), threads=2)
-    worker.start()
-    try:
-        yield
-    finally:
-        worker.stop()
-
-
 def test_pages_to_change_are_as_they_were_loaded(pages: list[Capture], chain: Chain) -> None:
     repo, _ = chain
     found = pages_of(repo, 6, seed=1)
@@ -256,7 +246,7 @@ def test_a_changed_page_has_its_document_before_it_is_found(chain: Chain) -> Non
         until(repo.is_idle, lambda: repo.snapshot().start_ts, timeout=60, every=0.005)
 
     began = time.perf_counter()
-    with working(repo, index):
+    with at_work(Worker(repo, build_observers(index), threads=2)):
         arrivals = one_at_a_time(repo, index, pages, rest, timeout=60)
     took = (time.perf_counter() - began) * 1000
     for one in arrivals:
@@ -296,7 +286,7 @@ def test_pages_come_beside_a_load_only_once_it_has_begun_and_are_all_found(
     beside.step()
     assert beside.arrivals
     assert not beside.look()
-    with working(repo, index):
+    with at_work(Worker(repo, build_observers(index), threads=2)):
         until(beside.look, lambda: repo.snapshot().start_ts, timeout=60)
     assert len(beside.arrivals) == 3
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from stores import Ground, cell_of, ground, repo
+from stores import Ground, cell_of
 
 import percola
 from percola import Repository, Table
@@ -25,9 +26,18 @@ from percola.cells import (
 from percola.maintenance.check import Counts, Severity, check
 from percola.store.base import Delete, Put, RowMutation
 from percola.store.lmdb.store import LmdbStore
-from tests.unit.checked import LARGE, TABLES, bal, contents, measure, only, title, work, write
-
-__all__ = ["TABLES", "ground", "repo"]
+from tests.unit.checked import (
+    LARGE,
+    TABLES,
+    bal,
+    contents,
+    measure,
+    only,
+    recluster,
+    title,
+    work,
+    write,
+)
 
 
 def damage(repo: Repository, table: str, row: bytes, *changes: Put | Delete) -> None:
@@ -41,6 +51,40 @@ def lock(
 
 
 # --- What is broken ---------------------------------------------------------------------
+
+BOB, TITLE = cell_of(bal, "Bob"), cell_of(title, "r")
+FAILURE = Cell("docs", b"r", failed_column("o", b"contents"))
+UNKNOWN = (b"unheard", b"\xff", b"unheard:of", b"@ack:o:bal", b"@other")
+NO_LOCK = (b"", b"junk", b"R" + bytes(25), b"P" + bytes(40))
+NO_WRITE = (b"", b"junk", b"Z" + bytes(9), b"D" + bytes(10))
+NO_FAILURE = (b"{", b"[]", b'{"observer": "o"}', b"\xff")
+
+
+def number(ts: int) -> bytes:
+    return encode_write(Op.PUT, ts - 1, b"%d" % (ts - 1))
+
+
+ALONE: list[tuple[str, Cell, Kind, Callable[[int], bytes]]] = [
+    ("lock-without-primary", BOB, Kind.LOCK, lambda ts: lock(Cell("gone", b"r", b"c"))),
+    ("lock-without-data", TITLE, Kind.LOCK, lambda ts: lock(TITLE, value=None)),
+    *(("undecodable-lock", BOB, Kind.LOCK, lambda ts, raw=raw: raw) for raw in NO_LOCK),
+    *(("undecodable-write", BOB, Kind.WRITE, lambda ts, raw=raw: raw) for raw in NO_WRITE),
+    *(("undecodable-failure", FAILURE, Kind.FAILED, lambda ts, raw=raw: raw) for raw in NO_FAILURE),
+    ("commit-before-start", BOB, Kind.WRITE, lambda ts: encode_write(Op.PUT, ts, b"10")),
+    ("misplaced-rollback", BOB, Kind.WRITE, lambda ts: encode_write(Op.ROLLBACK, ts - 1)),
+    *(("unknown-column", BOB._replace(column=one), Kind.WRITE, number) for one in UNKNOWN),
+    ("weak-column-written", cell_of(recluster, "r"), Kind.WRITE, number),
+]
+
+
+@pytest.mark.parametrize(("rule", "cell", "kind", "value"), ALONE)
+def test_an_entry_that_is_broken_in_itself_is_found(
+    repo: Repository, rule: str, cell: Cell, kind: Kind, value: Callable[[int], bytes]
+) -> None:
+    ts = repo.context.oracle.timestamp()
+    damage(repo, cell.table, cell.row, Put(kind, cell.column, ts, value(ts)))
+    found = only(repo, rule)
+    assert (found.cell, found.ts) == (cell, ts)
 
 
 def test_data_without_a_lock_or_a_write_record_is_found(repo: Repository) -> None:
@@ -75,12 +119,6 @@ def test_a_lock_whose_primary_knows_nothing_of_it_is_found(repo: Repository) -> 
     assert "bank['Bob'].bal" in found.message
 
 
-def test_a_lock_whose_primary_is_in_no_table_is_found(repo: Repository) -> None:
-    ts = repo.context.oracle.timestamp()
-    damage(repo, "bank", b"Joe", Put(Kind.LOCK, b"bal", ts, lock(Cell("gone", b"r", b"c"))))
-    assert only(repo, "lock-without-primary").ts == ts
-
-
 def test_a_lock_whose_primary_has_another_primary_is_found(repo: Repository) -> None:
     ts = repo.context.oracle.timestamp()
     bob, joe = cell_of(bal, "Bob"), cell_of(bal, "Joe")
@@ -92,24 +130,19 @@ def test_a_lock_whose_primary_has_another_primary_is_found(repo: Repository) -> 
     assert "bank['Z'].bal is" in found.message
 
 
-def test_a_lock_without_its_data_is_found(repo: Repository) -> None:
-    ts = repo.context.oracle.timestamp()
-    held = lock(cell_of(title, "r"), value=None)
-    damage(repo, "docs", b"r", Put(Kind.LOCK, b"title", ts, held))
-    assert only(repo, "lock-without-data").ts == ts
-
-
 def test_two_locks_on_a_cell_are_found(repo: Repository) -> None:
     first, second = repo.context.oracle.timestamp(), repo.context.oracle.timestamp()
     held = lock(cell_of(bal, "Bob"))
-    damage(
-        repo,
-        "bank",
-        b"Bob",
-        Put(Kind.LOCK, b"bal", first, held),
-        Put(Kind.LOCK, b"bal", second, held),
-    )
+    puts = [Put(Kind.LOCK, b"bal", ts, held) for ts in (first, second)]
+    damage(repo, "bank", b"Bob", *puts)
     assert f"{first} and {second}" in only(repo, "two-locks").message
+
+
+def test_a_lock_that_would_commit_without_a_notification_is_found(repo: Repository) -> None:
+    ts = repo.context.oracle.timestamp()
+    held = Put(Kind.LOCK, b"contents", ts, lock(cell_of(contents, "r"), observed=False))
+    damage(repo, "docs", b"r", held)
+    assert "notify nobody" in only(repo, "lock-of-wrong-notification").message
 
 
 @pytest.mark.parametrize("own", [True, False])
@@ -130,50 +163,11 @@ def test_a_lock_beside_its_own_rollback_record_is_found(repo: Repository) -> Non
     assert "own" in only(repo, "lock-beside-write").message
 
 
-def test_a_lock_that_would_commit_without_a_notification_is_found(repo: Repository) -> None:
-    ts = repo.context.oracle.timestamp()
-    held = Put(Kind.LOCK, b"contents", ts, lock(cell_of(contents, "r"), observed=False))
-    damage(repo, "docs", b"r", held)
-    assert "notify nobody" in only(repo, "lock-of-wrong-notification").message
-
-
-@pytest.mark.parametrize("raw", [b"", b"junk", b"R" + bytes(25), b"P" + bytes(40)])
-def test_a_lock_that_cannot_be_read_is_found(repo: Repository, raw: bytes) -> None:
-    ts = repo.context.oracle.timestamp()
-    damage(repo, "bank", b"Bob", Put(Kind.LOCK, b"bal", ts, raw))
-    assert only(repo, "undecodable-lock").ts == ts
-
-
-@pytest.mark.parametrize("raw", [b"", b"junk", b"Z" + bytes(9), b"D" + bytes(10)])
-def test_a_write_record_that_cannot_be_read_is_found(repo: Repository, raw: bytes) -> None:
-    ts = repo.context.oracle.timestamp()
-    damage(repo, "bank", b"Bob", Put(Kind.WRITE, b"bal", ts, raw))
-    assert only(repo, "undecodable-write").ts == ts
-
-
-def test_a_commit_that_is_not_after_its_start_is_found(repo: Repository) -> None:
-    ts = repo.context.oracle.timestamp()
-    record = encode_write(Op.PUT, ts, b"10")
-    damage(repo, "bank", b"Bob", Put(Kind.WRITE, b"bal", ts, record))
-    assert only(repo, "commit-before-start").ts == ts
-
-
-def test_a_rollback_record_where_nobody_looks_for_it_is_found(repo: Repository) -> None:
-    ts = repo.context.oracle.timestamp()
-    record = encode_write(Op.ROLLBACK, ts - 1)
-    damage(repo, "bank", b"Bob", Put(Kind.WRITE, b"bal", ts, record))
-    assert only(repo, "misplaced-rollback").ts == ts
-
-
 def test_a_transaction_that_committed_and_was_rolled_back_is_found(repo: Repository) -> None:
     start_ts, commit_ts = repo.context.oracle.timestamp(), repo.context.oracle.timestamp()
-    damage(
-        repo,
-        "bank",
-        b"Bob",
-        Put(Kind.WRITE, b"bal", commit_ts, encode_write(Op.PUT, start_ts, b"10")),
-        Put(Kind.WRITE, b"bal", start_ts, encode_write(Op.ROLLBACK, start_ts)),
-    )
+    committed = Put(Kind.WRITE, b"bal", commit_ts, encode_write(Op.PUT, start_ts, b"10"))
+    undone = Put(Kind.WRITE, b"bal", start_ts, encode_write(Op.ROLLBACK, start_ts))
+    damage(repo, "bank", b"Bob", committed, undone)
     assert only(repo, "committed-and-rolled-back").ts == commit_ts
 
 
@@ -224,28 +218,6 @@ def test_a_value_that_is_not_of_the_columns_type_is_found(repo: Repository) -> N
     assert "is not int: b'ten'" in only(repo, "undecodable-value").message
 
 
-def test_a_row_that_is_not_of_the_tables_type_is_found(repo: Repository) -> None:
-    ts = repo.context.oracle.timestamp()
-    record = encode_write(Op.PUT, ts - 1, b"10")
-    damage(repo, "bank", b"\xff", Put(Kind.WRITE, b"bal", ts, record))
-    assert only(repo, "undecodable-row").cell == Cell("bank", b"\xff", b"bal")
-
-
-@pytest.mark.parametrize("column", [b"unheard", b"\xff", b"unheard:of", b"@ack:o:bal", b"@other"])
-def test_a_column_that_is_not_in_the_schema_is_found(repo: Repository, column: bytes) -> None:
-    ts = repo.context.oracle.timestamp()
-    record = encode_write(Op.PUT, ts - 1, b"%d" % (ts - 1))
-    damage(repo, "bank", b"Bob", Put(Kind.WRITE, column, ts, record))
-    assert only(repo, "unknown-column").cell == Cell("bank", b"Bob", column)
-
-
-def test_a_weak_column_that_was_written_is_found(repo: Repository) -> None:
-    ts = repo.context.oracle.timestamp()
-    record = encode_write(Op.PUT, ts - 1, b"10")
-    damage(repo, "docs", b"r", Put(Kind.WRITE, b"recluster", ts, record))
-    assert only(repo, "weak-column-written").cell == Cell("docs", b"r", b"recluster")
-
-
 def test_a_notification_where_nothing_was_committed_is_noted(repo: Repository) -> None:
     write(repo, contents, "r", b"body")
     work(repo, measure)
@@ -259,6 +231,12 @@ def test_a_notification_that_nobody_can_observe_is_found(repo: Repository) -> No
     _, commit_ts = write(repo, title, "r", "t")
     damage(repo, "docs", b"r", Put(Kind.NOTIFY, b"title", commit_ts, b""))
     assert only(repo, "notification-unobserved").ts == commit_ts
+
+
+def test_a_row_that_is_not_of_the_tables_type_is_found(repo: Repository) -> None:
+    ts = repo.context.oracle.timestamp()
+    damage(repo, "bank", b"\xff", Put(Kind.WRITE, b"bal", ts, number(ts)))
+    assert only(repo, "undecodable-row").cell == Cell("bank", b"\xff", b"bal")
 
 
 @pytest.mark.parametrize("acknowledged", [True, False])
@@ -307,13 +285,6 @@ def test_a_timestamp_that_was_never_handed_out_is_found(repo: Repository, kind: 
     assert [(one.rule, one.ts) for one in found] == [("timestamp-from-the-future", ts)]
     last = repo.context.oracle.read_timestamp()
     assert f"the last timestamp handed out is {last}" in found[0].message
-
-
-@pytest.mark.parametrize("raw", [b"{", b"[]", b'{"observer": "o"}', b"\xff"])
-def test_a_failure_that_cannot_be_read_is_found(repo: Repository, raw: bytes) -> None:
-    column = failed_column("o", b"contents")
-    damage(repo, "docs", b"r", Put(Kind.FAILED, column, 1, raw))
-    assert only(repo, "undecodable-failure").cell == Cell("docs", b"r", column)
 
 
 def test_every_finding_of_a_damaged_repository_is_reported_and_the_rest_is_walked(
@@ -365,10 +336,6 @@ def test_a_value_that_is_neither_true_nor_false_is_found(ground: Ground, value: 
     shown = flags.column("shown", bool)
     repo = ground.repo([flags])
     start_ts, commit_ts = write(repo, shown, "r", True)
-    damage(
-        repo,
-        "flags",
-        b"r",
-        Put(Kind.WRITE, b"shown", commit_ts, encode_write(Op.PUT, start_ts, value)),
-    )
+    record = encode_write(Op.PUT, start_ts, value)
+    damage(repo, "flags", b"r", Put(Kind.WRITE, b"shown", commit_ts, record))
     assert only(repo, "undecodable-value").ts == start_ts

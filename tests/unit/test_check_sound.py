@@ -20,9 +20,7 @@ from stores import (
     ScriptedCoordination,
     SeamStore,
     cell_of,
-    ground,
     in_thread,
-    repo,
     stop_at,
 )
 
@@ -45,8 +43,6 @@ from tests.unit.checked import (
     work,
     write,
 )
-
-__all__ = ["TABLES", "ground", "repo"]
 
 
 def errors(found: Iterable[Finding]) -> list[Finding]:
@@ -90,8 +86,7 @@ def test_observers_that_ran_failed_and_were_retried_leave_nothing_wrong(repo: Re
 
 
 def test_a_weak_notification_needs_no_reason(repo: Repository) -> None:
-    with repo.transaction() as t:
-        t.notify(recluster, "r")
+    repo.run(lambda t: t.notify(recluster, "r"))
     assert sound(repo).notifications == 1
 
 
@@ -179,8 +174,7 @@ def test_a_column_that_another_program_added_meanwhile_is_not_unknown(ground: Gr
     write(other, added, "r", 1)
     sound(repo)
     Worker(other, [observer(added, name="o")(lambda t, row: None)], threads=1).run_until_idle()
-    with other.transaction() as t:
-        t.delete(added, "r")
+    other.run(lambda t: t.delete(added, "r"))
     sound(repo)
 
 

@@ -6,13 +6,13 @@ import random
 from collections.abc import Callable
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from percola.testing.histories import violations as names
 from percola.testing.histories.recorder import Outcome, Recorded
 from percola.testing.histories.timestamps import check, explain
-from tests.unit.si_model import KEYS, Model, pick
+from tests.unit.si_model import KEYS, Model, pick, seeded
 
 Seed = Callable[[random.Random, list[Recorded]], bool]
 """Puts one mistake into a history; False if there is no place for it."""
@@ -233,24 +233,11 @@ def test_a_seeded_anomaly_is_found_and_under_its_name_if_all_outcomes_are_known(
 ) -> None:
     """An unknown outcome may explain a wrong read in another way, which others then contradict."""
     seed, expected, appends = SEEDS[what]
-    seeded = 0
 
-    @settings(
-        max_examples=40,
-        database=None,
-        suppress_health_check=[HealthCheck.filter_too_much, HealthCheck.too_slow],
-    )
-    @given(rng=st.randoms(use_true_random=True))
-    def look(rng: random.Random) -> None:
-        nonlocal seeded
-        # A delete of unknown outcome would explain that nothing is there, and be no anomaly.
-        deletes = 0 if deaths else 0.15
-        model = Model(rng, appends=appends, clients=4, deaths=deaths, deletes=deletes)
-        history = model.run(200)
-        assume(seed(rng, history))
-        seeded += 1
+    def judge(history: list[Recorded]) -> None:
         found = {one.anomaly for one in check(history)}
         assert found & expected or (deaths and found), f"found {found}"
 
-    look()
-    assert seeded >= 40
+    # A delete of unknown outcome would explain that nothing is there, and be no anomaly.
+    deletes = 0 if deaths else 0.15
+    assert seeded(seed, judge, appends=appends, deaths=deaths, deletes=deletes) >= 40

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 from commands import (
     SECONDS,
+    Answer,
     bal,
     call,
-    command,
     contents,
-    environment,
     folder,
     is_error,
+    on_a_terminal,
     put,
     repo,
     run,
+    running,
 )
 
 import percola
@@ -143,21 +142,12 @@ def test_the_repository_is_named_before_or_after_the_command_or_in_the_environme
 @pytest.mark.parametrize(
     "words",
     [
-        ("status",),
-        ("get", "a"),
-        ("set", "a", "b", "c"),
-        ("delete", "a", "b"),
-        ("scan",),
-        ("history", "a", "b"),
-        ("locks",),
-        ("notifications",),
-        ("failed",),
-        ("failed", "retry", "--all"),
-        ("worker", "m:n"),
+        *("status", "get a", "set a b c", "delete a b", "scan", "history a b", "locks", "check"),
+        *("notifications", "failed", "failed retry --all", "worker m:n"),
     ],
 )
-def test_no_command_but_init_creates_a_repository(tmp_path: Path, words: tuple[str, ...]) -> None:
-    assert is_error(call("--repo", tmp_path / "r", *words), "no repository", "init")
+def test_no_command_but_init_creates_a_repository(tmp_path: Path, words: str) -> None:
+    assert is_error(call("--repo", tmp_path / "r", *words.split()), "no repository", "init")
     assert not (tmp_path / "r").exists()
 
 
@@ -184,21 +174,21 @@ def test_what_does_not_read_as_a_command_line_ends_with_2() -> None:
 # --- Endings ----------------------------------------------------------------------------
 
 
-def test_a_reader_that_goes_away_is_no_error(repo: Repository) -> None:
+def fill(repo: Repository) -> None:
+    """Store more than a pipe holds."""
     with repo.transaction() as t:
         for number in range(5000):
             t.set(contents, f"{number:05}", b"x" * 100)
+
+
+def test_a_reader_that_goes_away_is_no_error(repo: Repository) -> None:
+    fill(repo)
     for words in (("--json", "--limit", "0"), ("--limit", "0")):
-        process = subprocess.Popen(
-            command("--repo", repo.address, "scan", "docs", *words),
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),
-        )  # fmt: skip
-        assert process.stdout is not None and process.stderr is not None
-        assert process.stdout.readline()
-        process.stdout.close()
-        assert process.wait(SECONDS) == 1
-        assert process.stderr.read() == b""
-        process.stderr.close()
+        with running("--repo", repo.address, "scan", "docs", *words) as scan:
+            assert scan.out.readline()
+            scan.out.close()
+            assert scan.process.wait(SECONDS) == 1
+            assert scan.err.read() == ""
 
 
 @pytest.mark.parametrize(
@@ -210,49 +200,26 @@ def test_a_reader_that_has_gone_before_is_no_error(
     put(repo, contents, "a", b"short")
     reader, writer = os.pipe()
     os.close(reader)
-    process = subprocess.Popen(
-        command("--repo", repo.address, *words),
-        stdout=writer, stderr=subprocess.PIPE, env=environment(),
-    )  # fmt: skip
+    assert run("--repo", repo.address, *words, stdout=writer) == Answer(1, "", "")
     os.close(writer)
-    _, err = process.communicate(timeout=SECONDS)
-    assert (process.returncode, err) == (1, b"")
 
 
 def test_ctrl_c_ends_with_130_and_no_traceback(repo: Repository) -> None:
-    with repo.transaction() as t:
-        for number in range(5000):
-            t.set(contents, f"{number:05}", b"x" * 100)
-    process = subprocess.Popen(
-        command("--repo", repo.address, "scan", "docs", "--json"),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),
-    )  # fmt: skip
-    assert process.stdout is not None
-    assert process.stdout.readline(), "it is in the middle of writing more than a pipe holds"
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=SECONDS)
-    assert process.returncode == 130
-    assert err.strip() == b""
+    fill(repo)
+    with running("--repo", repo.address, "scan", "docs", "--json") as scan:
+        assert scan.out.readline(), "it is in the middle of writing more than a pipe holds"
+        code, _, err = scan.end(signal.SIGINT)
+    assert (code, err.strip()) == (130, "")
 
 
 def test_colour_is_for_terminals_only(repo: Repository) -> None:
     put(repo, bal, "Bob", 10)
-    words = command("--repo", repo.address, "history", "Bob", "bal")
-    assert "\x1b" not in run("--repo", repo.address, "history", "Bob", "bal").out
+    words = ("--repo", repo.address, "history", "Bob", "bal")
+    assert "\x1b" not in run(*words).out
     for more, coloured in (({"TERM": "xterm-256color"}, True), ({"NO_COLOR": "1"}, False)):
-        leader, follower = pty.openpty()
-        process = subprocess.Popen(words, stdout=follower, env=environment(**more))
-        os.close(follower)
-        output = b""
-        try:
-            while chunk := os.read(leader, 4096):
-                output += chunk
-        except OSError:  # How Linux says that the other end has been closed.
-            pass
-        os.close(leader)
-        assert process.wait(SECONDS) == 0
-        assert b"Bob" in output
-        assert (b"\x1b[3" in output) is coloured
+        shown = on_a_terminal(*words, **more)
+        assert "Bob" in shown
+        assert ("\x1b[3" in shown) is coloured
 
 
 def test_help_names_every_command() -> None:

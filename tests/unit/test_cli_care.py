@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from commands import (
     SECONDS,
+    Answer,
+    answer_of,
     bal,
     call,
     command,
@@ -19,9 +21,11 @@ from commands import (
     environment,
     folder,
     is_error,
+    on_a_terminal,
     put,
     repo,
     run,
+    running,
     title,
 )
 
@@ -169,10 +173,6 @@ def test_check_compares_derived_tables(
     assert is_error(wrong, "Sums, Distinct, Tree or Index")
 
 
-def test_check_needs_a_repository(tmp_path: Path) -> None:
-    assert is_error(call("--repo", tmp_path / "none", "check"), "no repository")
-
-
 # --- backup and restore -----------------------------------------------------------------
 
 
@@ -198,56 +198,34 @@ def test_a_backup_is_restored_and_both_say_what_they_did(
 def test_a_backup_goes_through_a_pipe(folder: Path, repo: Repository, tmp_path: Path) -> None:
     put(repo, contents, "a", os.urandom(300_000))
     put(repo, bal, "Bob", 10)
-    give = subprocess.Popen(
-        command("--repo", folder, "backup", "-"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(),
-    )
-    with give:
+    with running("--repo", folder, "backup", "-") as give:
         take = subprocess.run(
             command("--repo", tmp_path / "other", "restore", "-"),
-            stdin=give.stdout,
+            stdin=give.out,
             capture_output=True,
             env=environment(),
             timeout=SECONDS,
-            check=False,
         )
-        assert give.stderr is not None
-        assert b"Backed up" in give.stderr.read()
-    assert give.returncode == 0 and take.returncode == 0 and b"Restored" in take.stdout
+        assert "Backed up" in give.err.read()
+        assert give.process.wait(SECONDS) == take.returncode == 0 and b"Restored" in take.stdout
     assert call("--repo", tmp_path / "other", "get", "Bob", "bal").out == "10\n"
 
 
 def test_a_backup_whose_reader_goes_away_ends_quietly(folder: Path, repo: Repository) -> None:
     put(repo, contents, "a", os.urandom(3_000_000))
-    process = subprocess.Popen(
-        command("--repo", folder, "backup", "-"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(),
-    )
-    with process:
-        assert process.stdout is not None and process.stderr is not None
-        process.stdout.read(100)
-        process.stdout.close()
-        assert process.stderr.read() == b""
-    assert process.returncode == 1
+    with running("--repo", folder, "backup", "-") as give:
+        os.read(give.out.fileno(), 100)
+        give.out.close()
+        assert give.err.read() == ""
+        assert give.process.wait(SECONDS) == 1
 
 
 def test_a_backup_is_not_written_to_a_terminal(folder: Path) -> None:
     primary, secondary = pty.openpty()
-    done = subprocess.run(
-        command("--repo", folder, "backup", "-"),
-        stdout=secondary,
-        stderr=subprocess.PIPE,
-        env=environment(),
-        timeout=SECONDS,
-        check=False,
-    )
+    answer = run("--repo", folder, "backup", "-", stdout=secondary)
     os.close(secondary)
     os.close(primary)
-    assert done.returncode == 1 and b"not text for a terminal" in done.stderr
+    assert answer.code == 1 and "not text for a terminal" in answer.err
 
 
 @pytest.mark.parametrize("damage", ["short", "changed", "other", "empty"])
@@ -286,17 +264,8 @@ def test_nothing_is_overwritten(folder: Path, tmp_path: Path) -> None:
 )
 def test_a_full_disk_is_told(folder: Path, arguments: list[str], words: str) -> None:
     with open("/dev/full", "wb") as full:
-        done = subprocess.run(
-            command("--repo", folder, *arguments),
-            stdout=full,
-            stderr=subprocess.PIPE,
-            env=environment(),
-            timeout=SECONDS,
-            check=False,
-        )
-    assert done.returncode == 1
-    assert done.stderr.decode().startswith(f"Error: {words}")
-    assert b"Traceback" not in done.stderr
+        answer = run("--repo", folder, *arguments, stdout=full)
+    assert answer.code == 1 and answer.err.startswith(f"Error: {words}")
 
 
 @pytest.mark.parametrize("arguments", [["status"], ["--json", "status"], ["observers"]])
@@ -304,36 +273,11 @@ def test_without_standard_output_a_command_does_its_work(
     folder: Path, arguments: list[str]
 ) -> None:
     """As a worker, whose supervisor may have closed it."""
-    done = subprocess.run(
-        ["sh", "-c", 'exec "$@" >&-', "sh", *command("--repo", folder, *arguments)],
-        stderr=subprocess.PIPE,
-        env=environment(),
-        timeout=SECONDS,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, b"")
+    line = ["sh", "-c", 'exec "$@" >&-', "sh", *command("--repo", folder, *arguments)]
+    assert answer_of(line) == Answer(0, "", "")
 
 
 def test_a_progress_bar_is_shown_on_a_terminal_only(folder: Path, tmp_path: Path) -> None:
     for arguments in (["check"], ["backup", tmp_path / "backup"]):
-        primary, secondary = pty.openpty()
-        process = subprocess.Popen(
-            command("--repo", folder, *arguments),
-            stdout=subprocess.DEVNULL,
-            stderr=secondary,
-            env=environment(TERM="xterm"),
-        )
-        os.close(secondary)
-        shown = b""
-        while chunk := _read(primary):
-            shown += chunk
-        os.close(primary)
-        assert process.wait(SECONDS) == 0
-        assert b"Checking" in shown or b"Backing up" in shown
-
-
-def _read(fd: int) -> bytes:
-    try:
-        return os.read(fd, 4096)
-    except OSError:  # The other side has closed it.
-        return b""
+        shown = on_a_terminal("--repo", folder, *arguments, stream="stderr", TERM="xterm")
+        assert "Checking" in shown or "Backing up" in shown

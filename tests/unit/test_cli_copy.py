@@ -75,8 +75,7 @@ def test_a_copy_that_was_killed_cannot_be_opened_and_is_resumed(
         answer = call("--repo", target, "status")
         assert is_error(answer)
         assert "There is an unfinished copy of a repository" in answer.err
-    with filled.transaction() as t:
-        t.set(contents, "row 0999", b"written since")
+    filled.run(lambda t: t.set(contents, "row 0999", b"written since"))
     done = run("--repo", folder, "--json", "copy", target).json
     assert 0 < done["resumed"] < done["rows"]
     copied = rows(target)

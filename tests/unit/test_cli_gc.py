@@ -13,10 +13,8 @@ __all__ = ["folder", "repo"]
 def test_gc_removes_what_nobody_reads_and_says_what(repo: Repository) -> None:
     for value in range(5):
         put(repo, bal, "Bob", value)
-    with repo.transaction() as t:
-        t.set(title, "a", "x")
-    with repo.transaction() as t:
-        t.delete(title, "a")
+    repo.run(lambda t: t.set(title, "a", "x"))
+    repo.run(lambda t: t.delete(title, "a"))
     answer = run("--repo", repo.address, "gc", "--retention", "0")
     assert answer.code == 0, answer
     assert "Looked at 2 cells; removed 5 superseded versions, 1 deleted cell." in answer.out

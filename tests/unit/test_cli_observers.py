@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,15 +11,15 @@ from pathlib import Path
 import pytest
 from commands import (
     SECONDS,
+    Running,
     call,
-    command,
     contents,
-    environment,
     folder,
     is_error,
     put,
     repo,
     run,
+    running,
     score,
     size,
 )
@@ -59,44 +58,29 @@ def app(tmp_path: Path) -> Path:
 class Started:
     """A worker in a process of its own, and the lines that it logs."""
 
-    def __init__(self, app: Path, repo: Repository) -> None:
-        self.process = subprocess.Popen(
-            command("--repo", repo.address, "--json", "worker", "app:both"),
-            cwd=app,
-            env=environment(PYTHONUNBUFFERED="1"),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+    def __init__(self, worker: Running) -> None:
+        self.process = worker.process
         self.logged: list[str] = []
-        assert self.process.stdout is not None
-        assert '"started"' in self.process.stdout.readline()
-        self._thread = threading.Thread(target=self._read)
+        worker.expect('"started"')
+        self._thread = threading.Thread(target=lambda: self.logged.extend(worker.err))
         self._thread.start()
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        self.logged += self.process.stderr
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
         assert self.process.wait(SECONDS) == 0
         self._thread.join(SECONDS)
-        for stream in (self.process.stdout, self.process.stderr):
-            assert stream is not None
-            stream.close()
 
 
 @pytest.fixture
 def worker(app: Path, repo: Repository, wait_until: Callable[..., object]) -> Iterator[Started]:
-    started = Started(app, repo)
-    try:
+    where = ("--repo", repo.address, "--json")
+    with running(*where, "worker", "app:both", cwd=app) as process:
+        started = Started(process)
         wait_until(
-            lambda: call("--repo", repo.address, "--json", "observers").json["observers"],
+            lambda: call(*where, "observers").json["observers"],
             what="the worker has announced its observers",
         )
         yield started
-    finally:
         started.stop()
 
 

@@ -4,23 +4,11 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from commands import (
-    SECONDS,
-    call,
-    command,
-    contents,
-    environment,
-    folder,
-    is_error,
-    repo,
-    run,
-    size,
-)
+from commands import call, contents, folder, is_error, repo, run, running, size
 
 from percola import Repository
 from percola.catalog import SYSTEM_TABLE
@@ -81,14 +69,10 @@ def test_a_killed_rerun_is_resumed_and_every_row_runs_again(
     app: Path, repo: Repository, wait_until: Callable[..., object]
 ) -> None:
     rerun = ("--repo", repo.address, "rerun", "app:second")
-    process = subprocess.Popen(
-        command(*rerun, "--rate", "200"), cwd=app, env=environment(), stdout=subprocess.DEVNULL
-    )
-    try:
-        wait_until(lambda: repo.pending().get("docs.contents", 0) >= 200, what="rows are marked")
-    finally:
-        process.send_signal(signal.SIGKILL)
-        assert process.wait(SECONDS) == -signal.SIGKILL
+    with running(*rerun, "--rate", "200", cwd=app) as killed:
+        # More than a second's: it has noted how far it was.
+        wait_until(lambda: repo.pending().get("docs.contents", 0) > 200, what="rows are marked")
+    assert killed.process.returncode == -signal.SIGKILL
     assert repo.pending()["docs.contents"] < ROWS, "killed on the way"
     done = run(*rerun, "--rate", "1e9", cwd=app)
     assert done.code == 0, done
@@ -109,21 +93,11 @@ def test_a_killed_rerun_is_resumed_and_every_row_runs_again(
 @pytest.fixture
 def worker(app: Path, repo: Repository) -> Iterator[None]:
     """A live worker with the second observer, in a process of its own."""
-    process = subprocess.Popen(
-        command("--repo", repo.address, "--json", "worker", "app:second"),
-        cwd=app,
-        env=environment(PYTHONUNBUFFERED="1"),
-        stdout=subprocess.PIPE,
-    )
-    try:
-        assert process.stdout is not None
-        assert b'"started"' in process.stdout.readline()
+    words = ("--repo", repo.address, "--json", "worker", "app:second")
+    with running(*words, cwd=app) as process:
+        process.expect('"started"')
         yield
-    finally:
-        process.terminate()
-        assert process.wait(SECONDS) == 0
-        assert process.stdout is not None
-        process.stdout.close()
+        assert process.end(signal.SIGTERM)[0] == 0
 
 
 @pytest.mark.usefixtures("worker")

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx
 import pytest
-from commands import Answer, command, environment, is_error, run
+from commands import Answer, Running, is_error, run, running
 
 import percola
 from percola import Table
@@ -42,26 +42,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def serving(folder: Path, *words: object) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def serving(folder: Path, *words: object) -> Iterator[tuple[str, Running]]:
     """The command: the address that it prints, and its process."""
-    process = subprocess.Popen(
-        command("--repo", folder, "--json", "serve", "--port", 0, *words),
-        cwd=folder.parent,
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-        assert line, process.communicate()
-        started = json.loads(line)
-        assert started["event"] == "started" and started["pid"] == process.pid
-        yield started["address"], process
-    finally:
-        process.kill()
-        process.communicate()
+    line = ("--repo", folder, "--json", "serve", "--port", 0, *words)
+    with running(*line, cwd=folder.parent) as server:
+        started = json.loads(server.expect("{"))
+        assert started["event"] == "started" and started["pid"] == server.process.pid
+        yield started["address"], server
 
 
 def get(address: str, **more: Any) -> httpx.Response:
@@ -75,11 +62,10 @@ def refused(folder: Path, *words: object) -> Answer:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_serves_until_a_signal(folder: Path, number: signal.Signals) -> None:
-    with serving(folder, "app:measure") as (address, process):
+    with serving(folder, "app:measure") as (address, server):
         answer = get(address)
         assert answer.status_code == 200 and "measure" in answer.text
-        process.send_signal(number)
-        assert process.communicate(timeout=60) == ("", "") and process.returncode == 0
+        assert server.end(number) == (0, "", "")
 
 
 def test_beyond_loopback_it_takes_a_token(folder: Path, tmp_path: Path) -> None:
@@ -149,17 +135,7 @@ def test_it_says_that_it_can_be_read_only_and_what_travels_unencrypted(
         ((), "It can be read only"),
         (("--host", "0.0.0.0", "--token-file", "token"), "travel unencrypted"),
     ):
-        process = subprocess.Popen(
-            command("--repo", folder, "serve", "--port", 0, *words),
-            cwd=tmp_path,
-            env=environment(),
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline().startswith("What is going on: http://")
-            assert told in process.stdout.readline()
-        finally:
-            process.kill()
-            process.communicate()
+        line = ("--repo", folder, "serve", "--port", 0, *words)
+        with running(*line, cwd=tmp_path) as server:
+            server.expect("What is going on: http://")
+            server.expect(told)

@@ -50,16 +50,15 @@ def test_columns_of_every_type_are_declared_by_name(tmp_path: Path) -> None:
     assert call(*where, "get", "a", "parts:x").out == '{"name": "p", "made": "2010-10-04"}\n'
     assert is_error(call(*where, "set", "a", "price", "1.234"), "shop.price", "2 digits after")
     assert is_error(call(*where, "set", "a", "tags", "x"), "JSON of the type array<str>")
-    for wrong in (
+    for wrong in [
         "shop.p:decimal(99,2)",
         "shop.p:array<",
         "shop.p:weak:family",
         "shop",
         "shop.p:a",
-    ):
-        assert is_error(
-            call(*where, "init", "--column", wrong), "declares no column", "decimal(p,s)"
-        )
+    ]:
+        answer = call(*where, "init", "--column", wrong)
+        assert is_error(answer, "declares no column", "decimal(p,s)")
 
 
 def test_a_row_that_is_a_date_is_written_and_shown_as_one(repo: Repository) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,16 @@ from typing import Any
 import pytest
 from commands import (
     SECONDS,
+    Running,
     call,
-    command,
     contents,
-    environment,
     folder,
     is_error,
     put,
     recluster,
     repo,
     run,
+    running,
 )
 from stores import Program
 
@@ -95,43 +95,15 @@ def app(tmp_path: Path) -> Path:
     return path
 
 
-class Running:
-    """A worker in a process of its own."""
-
-    def __init__(self, repo: object, *words: object, cwd: Path) -> None:
-        self.process = subprocess.Popen(
-            command("--repo", repo, "worker", *words),
-            cwd=cwd, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )  # fmt: skip
-        self.lines: list[str] = []
-
-    def expect(self, word: str) -> str:
-        """The next line that it prints; fails if it ends before, or prints another."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        assert word in line, (line, self.process.poll())
-        return line
-
-    def end(self, number: int) -> tuple[int, str, str]:
-        """Send a signal; its exit code, and what else it printed."""
-        self.process.send_signal(number)
-        out, err = self.process.communicate(timeout=SECONDS)
-        return self.process.returncode, out, err
-
-
 @pytest.fixture
 def start() -> Iterator[Callable[..., Running]]:
-    started: list[Running] = []
+    with ExitStack() as stack:
 
-    def begin(*words: object, cwd: Path) -> Running:
-        started.append(Running(*words, cwd=cwd))
-        return started[-1]
+        def begin(repo: object, *words: object, cwd: Path) -> Running:
+            line = ("--repo", repo, "worker", *words)
+            return stack.enter_context(running(*line, cwd=cwd))
 
-    yield begin
-    for one in started:
-        if one.process.poll() is None:
-            one.process.kill()
-        one.process.communicate()
+        yield begin
 
 
 # --- locks ------------------------------------------------------------------------------
@@ -181,8 +153,7 @@ def test_notifications_counts_dirty_cells_by_column(repo: Repository) -> None:
     oldest = put(repo, contents, "b", b"")
     put(repo, contents, "a", b"")
     put(repo, contents, "a", b"again")
-    with repo.transaction() as t:
-        t.notify(recluster, "z")
+    repo.run(lambda t: t.notify(recluster, "z"))
     out = call(*where, "notifications", "--limit", 2).out
     assert "docs.contents" in out and "docs.recluster" in out and "start a worker" in out
     assert "docs['a'].contents" in out and "and 1 more" in out
@@ -335,13 +306,24 @@ def test_a_worker_lets_a_running_observer_commit_before_it_ends(
     worker.process.send_signal(signal.SIGTERM)
     assert worker.process.poll() is None
     (app / "go").write_text("go")
-    out, err = worker.process.communicate(timeout=SECONDS)
-    assert (worker.process.returncode, err) == (0, "") and "runs 1" in out
+    code, out, err = worker.rest()
+    assert (code, err) == (0, "") and "runs 1" in out
     assert call("--repo", folder, "get", "a", "size").out == "99\n"
 
 
+@pytest.fixture
+def two(folder: Path, app: Path, start: Callable[..., Running]) -> Callable[..., Any]:
+    """Starts a worker of two processes: it, and their ids."""
+
+    def begin(target: str = "app:OBSERVERS") -> tuple[Running, list[int]]:
+        worker = start(folder, target, "--processes", 2, "--json", cwd=app)
+        return worker, [json.loads(worker.expect("started"))["pid"] for _ in range(2)]
+
+    return begin
+
+
 def test_processes_share_the_work_and_end_together(
-    folder: Path, app: Path, start: Callable[..., Running]
+    folder: Path, app: Path, two: Callable[..., Any]
 ) -> None:
     for number in range(20):
         assert call("--repo", folder, "set", f"r{number}", "contents", "hello").code == 0
@@ -352,27 +334,22 @@ def test_processes_share_the_work_and_end_together(
     assert sorted(one["event"] for one in events) == ["started", "started", "stopped", "stopped"]
     assert sum(one["runs"] for one in events if one["event"] == "stopped") == 20
     assert len({one["pid"] for one in events if one["event"] == "started"}) == 2
-    worker = start(folder, "app:OBSERVERS", "--processes", 2, "--json", cwd=app)
-    for _ in range(2):
-        worker.expect("started")
+    worker, _ = two()
     code, out, err = worker.end(signal.SIGTERM)
     assert (code, err) == (0, "") and out.count("stopped") == 2
 
 
-def test_a_worker_process_that_is_killed_ends_the_others(
-    folder: Path, app: Path, start: Callable[..., Running]
-) -> None:
-    worker = start(folder, "app:OBSERVERS", "--processes", 2, "--json", cwd=app)
-    pids = [json.loads(worker.expect("started"))["pid"] for _ in range(2)]
+def test_a_worker_process_that_is_killed_ends_the_others(two: Callable[..., Any]) -> None:
+    worker, pids = two()
     os.kill(pids[1], signal.SIGKILL)
-    out, err = worker.process.communicate(timeout=SECONDS)
+    code, out, err = worker.rest()
     said = f"Worker process {pids[1]} was killed by signal 9: the others end, too.\n"
-    assert (worker.process.returncode, err) == (128 + signal.SIGKILL, said)
+    assert (code, err) == (128 + signal.SIGKILL, said)
     assert out.count("stopped") == 1
 
 
 def test_a_worker_process_that_ends_with_any_other_status_ends_the_others(
-    folder: Path, app: Path, start: Callable[..., Running]
+    folder: Path, app: Path, two: Callable[..., Any]
 ) -> None:
     (app / "quits.py").write_text(
         "import os\n"
@@ -385,24 +362,19 @@ def test_a_worker_process_that_ends_with_any_other_status_ends_the_others(
         "        return\n"
         "    os._exit(9)\n"
     )
-    worker = start(folder, "quits:quits", "--processes", 2, "--json", cwd=app)
-    pids = [json.loads(worker.expect("started"))["pid"] for _ in range(2)]
+    worker, pids = two("quits:quits")
     assert call("--repo", folder, "set", "a", "contents", "hello").code == 0
-    out, err = worker.process.communicate(timeout=SECONDS)
-    assert worker.process.returncode == 9 and out.count("stopped") == 1
+    code, out, err = worker.rest()
+    assert code == 9 and out.count("stopped") == 1
     said = [f"Worker process {pid} ended with status 9: the others end, too.\n" for pid in pids]
     assert err in said
 
 
-def test_worker_processes_end_with_the_one_that_started_them(
-    folder: Path, app: Path, start: Callable[..., Running]
-) -> None:
-    worker = start(folder, "app:OBSERVERS", "--processes", 2, "--json", cwd=app)
-    for _ in range(2):
-        worker.expect("started")
+def test_worker_processes_end_with_the_one_that_started_them(two: Callable[..., Any]) -> None:
+    worker, _ = two()
     worker.process.kill()
     # Its output ends when the last process that inherited it does.
-    out, err = worker.process.communicate(timeout=SECONDS)
+    _, out, err = worker.rest()
     assert out.count("stopped") == 2 and err == ""
 
 

@@ -70,8 +70,7 @@ def repo() -> Iterator[Repository]:
                 for row in range(ROWS):
                     t.set(text, f"row-{row:03}", f"{value} " * (1 + 200 * (row % 2)))
                     t.set(size, f"row-{row:03}", row)
-        with repo.transaction() as t:
-            t.delete(text, "row-007")
+        repo.run(lambda t: t.delete(text, "row-007"))
         yield repo
 
 

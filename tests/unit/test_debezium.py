@@ -176,8 +176,7 @@ def test_each_type_has_the_encoding_and_the_schema_of_connect(repo: Repository) 
 
 
 def test_what_an_event_cannot_hold_is_refused_in_a_sentence(repo: Repository) -> None:
-    with repo.transaction() as t:
-        t.set(cents, "o1", 2**63)
+    repo.run(lambda t: t.set(cents, "o1", 2**63))
     with pytest.raises(WrongTypeError, match=r"cents.* of 'o1' .*9223372036854775808 has more"):
         list(Events(orders).rows(repo, feed.settled(repo, orders)))
     with pytest.raises(SchemaError, match="has a column named 'note', which is what"):

@@ -12,6 +12,7 @@ from typing import Any
 import fleets
 import pytest
 from pyspark.errors import PySparkException
+from stores import at_work
 
 import percola
 from percola import (
@@ -258,8 +259,7 @@ def test_a_running_observer_finishes_before_its_worker_ends(
     repo: Repository, board: Board, tmp_path: Path, wait_until: Wait
 ) -> None:
     board.give(Order(1, stop=False, wall_ms=0))
-    with repo.transaction() as t:
-        t.set(fleets.opened, str(tmp_path), b"")
+    repo.run(lambda t: t.set(fleets.opened, str(tmp_path), b""))
     with working(task_for(repo, timeout_seconds=2.0)) as ending:
         try:
             wait_until((tmp_path / "begun").exists, what="the observer to begin")
@@ -295,12 +295,8 @@ def test_other_observers_of_another_worker_may_be_gone_at_the_next_attempt(
 ) -> None:
     board.give(Order(1, stop=False, wall_ms=0))
     other = percola.observer(fleets.amount, name="other")(lambda t, row: None)
-    worker = Worker(repo, [other], threads=1)
-    worker.start()
-    try:
+    with at_work(Worker(repo, [other], threads=1)):
         ending = work(task_for(repo), 0, epoch_of(1))
-    finally:
-        worker.stop()
     assert ending.why == "failed" and "run the same observers" in ending.error
     assert not ending.final
 

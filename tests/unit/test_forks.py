@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from forked import held_by_a_thread, in_child
+from stores import at_work
 
 import percola
 from percola import Repository, Table, Worker
@@ -51,8 +52,7 @@ def measure(t: percola.Transaction, row: str) -> None:
 
 def use(repo: Repository) -> str:
     """Everything that a process does with a repository; what an observer made of a row."""
-    with repo.transaction() as t:
-        t.set(body, "child", b"four")
+    repo.run(lambda t: t.set(body, "child", b"four"))
     context = repo.context
     # Nobody's transaction: it is rolled back, which is remembered.
     context.resolver.fate(Cell("docs", b"other", b"body"), context.oracle.timestamp())
@@ -72,8 +72,7 @@ def use(repo: Repository) -> str:
 @pytest.fixture
 def local(tmp_path: Path) -> Iterator[Repository]:
     with percola.open(tmp_path / "repo", [docs], durability="relaxed") as repo:
-        with repo.transaction() as t:
-            t.set(body, "parent", b"")
+        repo.run(lambda t: t.set(body, "parent", b""))
         yield repo
 
 
@@ -84,8 +83,7 @@ def counted() -> Iterator[Repository]:
     store, oracle = CountedStore(memory, StoreCalls()), EmbeddedOracle(memory)
     coordination = MemoryCoordination()
     with Repository("memory:", store, oracle, coordination, [docs], prefetches=True) as repo:
-        with repo.transaction() as t:
-            t.set(body, "parent", b"")
+        repo.run(lambda t: t.set(body, "parent", b""))
         yield repo
 
 
@@ -142,8 +140,7 @@ def test_a_child_runs_a_worker_of_its_parent_though_a_thread_held_a_lock_in_it(
     inherited = Worker(local, [measure], threads=1, retention=None)
 
     def run() -> str:
-        with local.transaction() as t:
-            t.set(body, "child", b"four")
+        local.run(lambda t: t.set(body, "child", b"four"))
         inherited.run_until_idle()
         with local.snapshot() as now:
             return str(now.get(length, "child"))
@@ -157,15 +154,11 @@ def test_a_child_stops_a_worker_that_runs_in_its_parent_and_only_there(
     local: Repository, wait_until: Wait, name: str
 ) -> None:
     running = Worker(local, [measure], threads=1, retention=None)
-    running.start()
-    try:
+    with at_work(running):
         with held_by_a_thread(WORKER_LOCKS[name](running)):
             assert in_child(running.stop) == "None"
-        with local.transaction() as t:
-            t.set(body, "parent", b"three")
+        local.run(lambda t: t.set(body, "parent", b"three"))
         wait_until(lambda: local.snapshot().get(length, "parent") == 5, what="the observer")
-    finally:
-        running.stop()
 
 
 @pytest.mark.parametrize("batch", [1, 8])
@@ -249,8 +242,7 @@ def test_a_fork_waits_until_a_change_in_memory_is_whole() -> None:
 
 def test_several_threads_may_fork_at_once(local: Repository) -> None:
     def write(number: int) -> int:
-        with local.transaction() as t:
-            t.set(length, f"{number}", number)
+        local.run(lambda t: t.set(length, f"{number}", number))
         return number
 
     outcomes: list[str] = []

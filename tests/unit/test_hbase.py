@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import struct
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+from commands import Answer, python
 from hbase import require_jars
 from hypothesis import given
 from hypothesis import strategies as st
@@ -100,7 +98,7 @@ def test_opening_starts_no_java_and_a_closed_store_says_so(tmp_path: Path) -> No
         "store.close()\n"
         "assert not jpype.isJVMStarted()"
     )
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=180)
+    assert python(program) == Answer(0, "", "")
     store = open_hbase("hbase://a/ns")
     store.close()
     with pytest.raises(RepositoryClosedError):
@@ -163,15 +161,8 @@ def test_what_stands_in_the_folder_of_settings_holds_unless_the_address_says_oth
         "found = _settings(Place('here:2181', 'ns'), 1.0, 2.0)\n"
         f"print(*(found.get(name) for name in {list(said)!r}))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, CONF: str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=180,
-        check=False,
-    )
-    assert (done.stdout, done.returncode) == ("kerberos here:2181\n", 0), done.stderr
+    answer = python(program, **{CONF: str(tmp_path)})
+    assert (answer.code, answer.out) == (0, "kerberos here:2181\n"), answer.err
 
 
 def test_stacks_that_hbases_client_prints_go_nowhere() -> None:
@@ -181,10 +172,8 @@ def test_stacks_that_hbases_client_prints_go_nowhere() -> None:
         "start()\n"
         "java_class('java.io.IOException')('raised as well').printStackTrace()"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=False
-    )
-    assert (done.stderr, done.returncode) == ("", 0)
+    answer = python(program)
+    assert (answer.code, answer.err) == (0, "")
 
 
 # --- What is sent -----------------------------------------------------------------------
@@ -395,12 +384,8 @@ def test_java_that_does_not_start_is_an_error_that_names_the_options(tmp_path: P
         "    print(error)\n"
     )
     (tmp_path / "hbase-shaded-client-2.jar").touch()
-    environment = {**os.environ, JARS: str(tmp_path), "PERCOLA_HBASE_JVM_OPTIONS": "-Xnonsense"}
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=environment, capture_output=True, text=True, check=True, timeout=180,
-    )  # fmt: skip
-    assert "-Xnonsense" in done.stdout
+    answer = python(program, **{JARS: str(tmp_path), "PERCOLA_HBASE_JVM_OPTIONS": "-Xnonsense"})
+    assert answer.code == 0 and "-Xnonsense" in answer.out
 
 
 @pytest.mark.parametrize(
@@ -439,12 +424,9 @@ def test_names_are_resolved_though_the_client_declares_a_resolver_that_it_lacks(
         "print(loader.getResource(named) is not None)\n"
         "print(of('java.net.InetAddress').getByName('localhost'))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, JARS: str(tmp_path)}, capture_output=True, text=True, timeout=180,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    answer = python(program, **{JARS: str(tmp_path)})
+    assert answer.code == 0, answer.err
+    lines = answer.out.splitlines()
     assert lines[-2:] == ["True", "localhost/127.0.0.1"]
     # Java before 18 looks for no resolvers: the order is looked at as well.
     assert lines.index("java.net.InetAddress") < lines.index("a jar is added")
@@ -475,8 +457,5 @@ def test_names_are_resolved_though_the_client_declares_a_resolver_that_it_lacks(
 def test_java_leaves_the_main_thread_its_stack(work: str, tmp_path: Path) -> None:
     (tmp_path / "hbase-shaded-client-2.jar").touch()
     program = f"from percola.store.hbase import jvm\njvm.start()\n{work}\nprint('done')"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={**os.environ, JARS: str(tmp_path)}, capture_output=True, text=True, timeout=180,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    answer = python(program, **{JARS: str(tmp_path)})
+    assert (answer.code, answer.out) == (0, "done\n"), answer.err

@@ -5,11 +5,11 @@ from __future__ import annotations
 import itertools
 import json
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from stores import all_at_once
 
 import percola
 from percola import ConflictError, Repository, RetriesExhaustedError, StoreError, Table
@@ -241,11 +241,7 @@ def test_a_recorder_may_be_used_from_many_threads(
         for step in range(20):
             recorder.run(repo, lambda x, n=step: x.set(value, f"{number}", n), attempts=1000)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    assert all_at_once([lambda n=number: work(n) for number in range(4)]) == [None] * 4
     assert len({one.id for one in recorder.history}) == len(recorder.history) >= 80
     assert {one.id for one in read_history(tmp_path / "p1.jsonl")} == {
         one.id for one in recorder.history

@@ -10,19 +10,15 @@ from stores import (
     Crashed,
     CrashingStore,
     Ground,
-    Program,
     ScriptedClock,
     ScriptedCoordination,
+    at_work,
     cell_of,
-    ground,
-    repo,
 )
 
 import percola
 from percola import Observer, Repository, Table, Worker, inspection
 from percola.cells import Kind, Op, decode_lock
-
-__all__ = ["ground", "repo"]
 
 docs = Table("docs")
 contents = docs.column("contents", observed=True)
@@ -234,26 +230,6 @@ def test_what_the_dead_left_locked_is_undone_or_finished_though_nobody_reads_it(
     assert settled_with(set()) == 0
 
 
-def test_a_killed_process_shows_as_ended(tmp_path: Path) -> None:
-    folder = tmp_path / "repo"
-    with percola.open(folder, schema=[crash_table()]):
-        pass
-    with Program("crashing_writer.py", folder, 3) as program, percola.open(folder) as repo:
-        program.expect("stopped")
-        assert [one.owner_alive for one in inspection.locks(repo)] == [True] * 3
-        assert inspection.status(repo).dead_locks == 0
-        program.kill()
-        assert [one.owner_alive for one in inspection.locks(repo)] == [False] * 3
-        status = inspection.status(repo)
-        assert (status.locks, status.dead_locks) == (3, 3)
-
-
-def crash_table() -> Table[str]:
-    table = Table("bank")
-    table.column("bal", int, observed=True)
-    return table
-
-
 # --- Notifications and failures ---------------------------------------------------------
 
 
@@ -363,13 +339,9 @@ def test_status_counts_what_there_is(ground: Ground) -> None:
 
 def test_status_names_durability_and_live_observers_of_a_repository_on_disk(tmp_path: Path) -> None:
     with percola.open(tmp_path / "repo", schema=TABLES, durability="relaxed") as repo:
-        worker = Worker(repo, [Observer(contents, measure, "measure")], threads=1)
-        worker.start()
-        try:
+        with at_work(Worker(repo, [Observer(contents, measure, "measure")], threads=1)):
             (process,) = inspection.status(repo).processes
             assert process.observers == {"docs.contents": ["measure"]}
-        finally:
-            worker.stop()
         status = inspection.status(repo)
         assert status.durability == "relaxed"
         assert status.statistics["bytes"] > 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -223,25 +222,14 @@ def test_looking_at_the_others_does_not_lose_ones_own_lease(
         assert other.hear() == 50
 
 
-def test_the_child_of_a_fork_has_a_lease_of_its_own(
-    tmp_path: Path, mine: LocalCoordination
-) -> None:
+def test_the_child_of_a_fork_has_a_lease_of_its_own(mine: LocalCoordination) -> None:
     mine.hold_back(50)
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        # In the child: whatever happens, it ends here.
-        try:
-            mine.hold_back(30)
-            os.write(writing, b"%d" % (mine.oldest_held() or 0))
-        finally:
-            os._exit(0)
-    try:
-        os.close(writing)
-        assert os.read(reading, 100) == b"30"
-    finally:
-        os.waitpid(pid, 0)
-        os.close(reading)
+
+    def hold_in_child() -> int | None:
+        mine.hold_back(30)
+        return mine.oldest_held()
+
+    assert in_child(hold_in_child) == "30"
     assert mine.oldest_held() == 50
 
 
@@ -308,16 +296,11 @@ def read_slowly(pipe: Connection, folder: Path) -> None:
 def test_a_snapshot_in_another_process_holds_garbage_collection_back_until_that_is_killed(
     tmp_path: Path,
 ) -> None:
-    def write(repo: Repository, value: int) -> None:
-        with repo.transaction() as t:
-            t.set(bal, "a", value)
-
     with percola.open(tmp_path / "repo", [bank], durability="relaxed") as repo:
-        write(repo, 1)
+        put(repo, 1)
         with Child(read_slowly, tmp_path / "repo") as other:
             start_ts = other.hear()
-            write(repo, 2)
-            write(repo, 3)
+            put(repo, 2, 3)
             collected = repo.collect_garbage(retention=0)
             assert collected.safe_point == start_ts
             assert f"a snapshot at {start_ts} is still being read" in collected.held_back

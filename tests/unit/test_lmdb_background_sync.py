@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from forked import in_child
 
 from percola import RepositoryClosedError, StoreError, StoreFullError
 from percola.store.lmdb import background_sync
@@ -50,6 +51,20 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     disk.is_free.set()
 
 
+@pytest.fixture
+def environment(tmp_path: Path, disk: Disk) -> Iterator[Environment]:
+    """One that begins small, so that it has to grow."""
+    environment = Environment(tmp_path, [b"one"], durability="relaxed", map_bytes=1 << 20)
+    yield environment
+    disk.is_free.set()
+    environment.close()
+
+
+def background_of(environment: Environment) -> BackgroundSync:
+    assert environment._background is not None
+    return environment._background
+
+
 def write(environment: Environment, key: bytes, value: bytes = b"") -> None:
     environment.write(lambda txn: txn.put(key, value, db=environment.databases[0]))
 
@@ -60,20 +75,17 @@ def stored(environment: Environment, key: bytes) -> bytes | None:
 
 
 def test_the_last_commit_is_synced_without_another_one(
-    tmp_path: Path, disk: Disk, wait_until: Wait
+    environment: Environment, disk: Disk, wait_until: Wait
 ) -> None:
-    environment = Environment(tmp_path, [b"one"], durability="relaxed")
     for number in range(3):
         before = disk.ended
         write(environment, b"%d" % number)
         wait_until(lambda before=before: disk.ended > before)
-    environment.close()
 
 
 def test_commits_reads_growth_and_a_fork_do_not_wait_for_a_sync(
-    tmp_path: Path, disk: Disk, wait_until: Wait
+    environment: Environment, disk: Disk, wait_until: Wait
 ) -> None:
-    environment = Environment(tmp_path, [b"one"], durability="relaxed", map_bytes=1 << 20)
     disk.is_free.clear()
     write(environment, b"first")
     wait_until(lambda: disk.begun)
@@ -81,41 +93,27 @@ def test_commits_reads_growth_and_a_fork_do_not_wait_for_a_sync(
         write(environment, b"%d" % number, b"v" * 1_000_000)  # The map grows.
     with pytest.raises(ZeroDivisionError):
         environment.write(lambda txn: 1 // 0)  # It is rolled back.
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            write(environment, b"child")
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert in_child(lambda: write(environment, b"child")) == "None"
     assert stored(environment, b"3") == b"v" * 1_000_000
     assert stored(environment, b"child") == b""
     assert (disk.begun, disk.ended) == (1, 0), "the sync has ended too early to show anything"
-    disk.is_free.set()
-    environment.close()
 
 
 def test_what_is_committed_during_a_sync_is_part_of_the_next(
-    tmp_path: Path, disk: Disk, wait_until: Wait
+    environment: Environment, disk: Disk, wait_until: Wait
 ) -> None:
-    environment = Environment(tmp_path, [b"one"], durability="relaxed")
     disk.is_free.clear()
     write(environment, b"first")
     wait_until(lambda: disk.begun == 1)
     write(environment, b"second")
     disk.is_free.set()
     wait_until(lambda: disk.begun >= 2)
-    environment.close()
 
 
 def test_a_failed_sync_is_logged_and_raised_to_one_write_which_does_nothing(
-    tmp_path: Path, disk: Disk, wait_until: Wait, caplog: pytest.LogCaptureFixture
+    environment: Environment, disk: Disk, wait_until: Wait, caplog: pytest.LogCaptureFixture
 ) -> None:
-    environment = Environment(tmp_path, [b"one"], durability="relaxed")
-    background = environment._background
-    assert background is not None
+    background = background_of(environment)
     disk.error = OSError(errno.EIO, os.strerror(errno.EIO))
     with caplog.at_level(logging.ERROR, "percola.store"):
         write(environment, b"before")
@@ -128,20 +126,14 @@ def test_a_failed_sync_is_logged_and_raised_to_one_write_which_does_nothing(
     with pytest.raises(StoreError, match=r"data\.mdb.*Input/output error.*Nothing of this write"):
         write(environment, b"refused")
     write(environment, b"after")
-    assert [stored(environment, key) for key in (b"before", b"refused", b"after")] == [
-        b"",
-        None,
-        b"",
-    ]
-    environment.close()
+    found = [stored(environment, key) for key in (b"before", b"refused", b"after")]
+    assert found == [b"", None, b""]
 
 
 def test_a_sync_that_fails_is_tried_again_and_told_each_time(
-    tmp_path: Path, disk: Disk, wait_until: Wait
+    environment: Environment, disk: Disk, wait_until: Wait
 ) -> None:
-    environment = Environment(tmp_path, [b"one"], durability="relaxed")
-    background = environment._background
-    assert background is not None
+    background = background_of(environment)
     disk.error = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     write(environment, b"before")
     for _ in range(3):
@@ -152,15 +144,13 @@ def test_a_sync_that_fails_is_tried_again_and_told_each_time(
     wait_until(lambda: disk.ended)
     background.take_failure()
     write(environment, b"after")
-    environment.close()
 
 
 def test_a_failed_sync_that_no_write_was_told_of_is_raised_by_close(
     tmp_path: Path, disk: Disk, wait_until: Wait
 ) -> None:
     environment = Environment(tmp_path, [b"one"], durability="relaxed")
-    background = environment._background
-    assert background is not None
+    background = background_of(environment)
     disk.error = OSError(errno.EIO, os.strerror(errno.EIO))
     write(environment, b"before")
     wait_until(lambda: background.failure)
@@ -175,12 +165,10 @@ def test_a_failed_sync_that_no_write_was_told_of_is_raised_by_close(
 
 
 def test_the_thread_ends_without_commits_and_the_next_commit_starts_another(
-    tmp_path: Path, disk: Disk, wait_until: Wait, monkeypatch: pytest.MonkeyPatch
+    environment: Environment, disk: Disk, wait_until: Wait, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(background_sync, "_IDLE_LOOKS", 2)
-    environment = Environment(tmp_path, [b"one"], durability="relaxed")
-    background = environment._background
-    assert background is not None
+    background = background_of(environment)
     for number in range(3):
         write(environment, b"%d" % number)
         thread = background._thread
@@ -188,7 +176,6 @@ def test_the_thread_ends_without_commits_and_the_next_commit_starts_another(
         thread.join(DEADLINE)
         assert not thread.is_alive()
         assert disk.ended >= number + 1, "it ended before it had synced"
-    environment.close()
 
 
 def test_a_thread_that_is_about_to_end_stays_for_a_commit_of_that_moment(tmp_path: Path) -> None:
@@ -206,8 +193,7 @@ def test_a_repository_that_is_deleted_while_open_is_synced_in_silence(
 ) -> None:
     folder = tmp_path / "repository"
     environment = Environment(folder, [b"one"], durability="relaxed")
-    background = environment._background
-    assert background is not None
+    background = background_of(environment)
     disk.is_free.clear()
     write(environment, b"one")
     shutil.rmtree(folder)
@@ -222,11 +208,9 @@ def test_a_repository_that_is_deleted_while_open_is_synced_in_silence(
 
 
 def test_closing_ends_the_thread_and_its_descriptor(
-    tmp_path: Path, disk: Disk, wait_until: Wait
+    environment: Environment, disk: Disk, wait_until: Wait
 ) -> None:
-    environment = Environment(tmp_path, [b"one"], durability="relaxed")
-    background = environment._background
-    assert background is not None
+    background = background_of(environment)
     write(environment, b"one")
     wait_until(lambda: disk.ended)
     thread, fd = background._thread, background._fd
@@ -239,29 +223,22 @@ def test_closing_ends_the_thread_and_its_descriptor(
 
 
 def test_a_forked_child_syncs_what_it_commits_itself(
-    tmp_path: Path, disk: Disk, wait_until: Wait
+    environment: Environment, disk: Disk, wait_until: Wait
 ) -> None:
-    environment = Environment(tmp_path, [b"one"], durability="relaxed")
     write(environment, b"parent")
     wait_until(lambda: disk.ended)
-    assert environment._background is not None
-    inherited = environment._background._fd
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            with pytest.raises(OSError, match="Bad file descriptor"):
-                os.fstat(inherited)
-            before = disk.ended
-            write(environment, b"child")
-            wait_until(lambda: disk.ended > before)
-            environment.close()
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    inherited = background_of(environment)._fd
+
+    def write_in_child() -> None:
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            os.fstat(inherited)
+        before = disk.ended
+        write(environment, b"child")
+        wait_until(lambda: disk.ended > before)
+        environment.close()
+
+    assert in_child(write_in_child) == "None"
     assert stored(environment, b"child") == b""
-    environment.close()
 
 
 def test_with_full_durability_there_is_no_such_thread(tmp_path: Path, disk: Disk) -> None:

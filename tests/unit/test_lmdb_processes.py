@@ -7,13 +7,15 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 from children import Child, hear, say
+from forked import in_child
 
 import percola
 from percola import Table
@@ -73,6 +75,15 @@ def increments(
             list(pool.map(lambda _: increment(store), range(times)))
 
 
+def hear_all(children: Iterable[Child]) -> list[Any]:
+    return [child.hear() for child in children]
+
+
+def tell_all(children: Iterable[Child]) -> None:
+    for child in children:
+        child.tell()
+
+
 @pytest.mark.parametrize("increment", [increment_under_a_condition, increment_in_one_step])
 def test_processes_that_count_at_once_lose_no_increment(
     tmp_path: Path, increment: Callable[[OneStepStore], None]
@@ -83,12 +94,9 @@ def test_processes_that_count_at_once_lose_no_increment(
             stack.enter_context(Child(increments, tmp_path, increment, times))
             for _ in range(PROCESSES)
         ]
-        for child in children:
-            assert child.hear() == "ready"
-        for child in children:
-            child.tell()
-        for child in children:
-            child.hear()
+        assert hear_all(children) == ["ready"] * PROCESSES
+        tell_all(children)
+        hear_all(children)
     with open_store(tmp_path) as store:
         if increment is increment_in_one_step:
             value = int(store.read([COUNTER], store.last_drawn())[0][2] or b"0")
@@ -113,12 +121,9 @@ def test_two_processes_make_the_map_grow_in_turn(tmp_path: Path) -> None:
         Child(write_large, tmp_path, 0, values) as one,
         Child(write_large, tmp_path, 1, values) as two,
     ):
-        for child in (one, two):
-            child.hear()
-        for child in (one, two):
-            child.tell()
-        for child in (one, two):
-            child.hear()
+        hear_all([one, two])
+        tell_all([one, two])
+        hear_all([one, two])
     with open_store(tmp_path, 1 << 20) as store:
         for who in range(2):
             for i in range(values):
@@ -149,8 +154,7 @@ def test_timestamps_only_go_up_across_processes_that_are_killed_and_reopening(
         with contextlib.ExitStack() as stack:
             mine = [tmp_path / f"{generation}-{i}" for i in range(PROCESSES)]
             children = [stack.enter_context(Child(draw_for_ever, tmp_path, log)) for log in mine]
-            for child in children:
-                child.hear()
+            hear_all(children)
             for log in mine:
                 wait_until(lambda log=log: len(drawn(log)) > 200)
             for child in children:
@@ -191,14 +195,11 @@ def test_no_process_that_reads_misses_a_commit_at_or_below_its_timestamp(tmp_pat
         start = stack.enter_context
         readers = [start(Child(sightings_of, tmp_path, rows)) for _ in range(2)]
         writers = [start(Child(commits_of, tmp_path, row, 2000)) for row in rows]
-        for child in (*readers, *writers):
-            child.hear()
-        for writer in writers:
-            writer.tell()
-        commits = [writer.hear() for writer in writers]
-        for reader in readers:
-            reader.tell()
-        sightings = [seen for reader in readers for seen in reader.hear()]
+        hear_all([*readers, *writers])
+        tell_all(writers)
+        commits = hear_all(writers)
+        tell_all(readers)
+        sightings = [seen for all_ in hear_all(readers) for seen in all_]
     assert len(sightings) > 100
     assert_nothing_missed(commits, sightings)
 
@@ -250,7 +251,7 @@ def test_a_fork_while_a_write_waits_for_another_process_does_it_no_harm(
             environment.write, lambda txn: txn.put(b"mine", b"", db=environment.databases[0])
         )
         wait_until(lambda: environment._running)
-        in_a_fork(lambda: None)
+        assert in_child(lambda: None) == "None"
         child.tell()
         assert waiting.result(30)
     for key in (b"half", b"mine"):
@@ -286,19 +287,6 @@ def add(repo: percola.Repository, times: int, row: str = "children") -> None:
         repo.run(lambda t: t.set(count, row, (t.get(count, row) or 0) + 1))
 
 
-def in_a_fork(function: Callable[[], None]) -> None:
-    """Run a function in a forked child, and wait for its success."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            function()
-            status = 0
-        finally:
-            os._exit(status)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-
-
 def fork_often(pipe: Connection, folder: Path, forks: int, each: int) -> list[int]:
     """Fork while threads write; children and their children write too. What this one wrote."""
     repo = percola.open(folder, schema=[table], durability="relaxed")
@@ -315,11 +303,11 @@ def fork_often(pipe: Connection, folder: Path, forks: int, each: int) -> list[in
 
     def child() -> None:
         add(repo, each)
-        in_a_fork(lambda: add(repo, each))
+        assert in_child(lambda: add(repo, each)) == "None"
         add(repo, each)
 
     for _ in range(forks):
-        in_a_fork(child)
+        assert in_child(child) == "None"
     fork = multiprocessing.get_context("fork")
     process = fork.Process(target=add, args=(repo, each))
     process.start()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from typing import Any
 
 import pytest
+from forked import in_child
 
 import percola.coordination.lock_service.server as lock_server
 from percola import RepositoryClosedError
@@ -51,14 +51,12 @@ def test_a_child_after_a_fork_has_no_locks_and_no_listeners_of_its_parent() -> N
     assert lock_service.try_lock("t", b"r")
     woken = threading.Event()
     lock_service.on_wake(lambda _: woken.set())
-    child = os.fork()
-    if not child:
-        try:
-            lock_service.wake()
-            os._exit(0 if lock_service.try_lock("t", b"r") and not woken.is_set() else 1)
-        finally:
-            os._exit(2)
-    assert os.waitpid(child, 0)[1] == 0
+
+    def use() -> tuple[bool, bool]:
+        lock_service.wake()
+        return lock_service.try_lock("t", b"r"), woken.is_set()
+
+    assert in_child(use) == "(True, False)"
     assert not lock_service.try_lock("t", b"r")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -192,12 +191,8 @@ def test_many_own_writes_are_found_and_counted_as_in_python(
     with repo.transaction() as t:
         for i in range(12_000):  # More than are kept natively.
             t.set(number, f"row{i % 11_000}", i)
-        assert [t.get(number, f"row{i}") for i in (0, 500, 1000, 10_999)] == [
-            11_000,
-            11_500,
-            1000,
-            10_999,
-        ]
+        found = [t.get(number, f"row{i}") for i in (0, 500, 1000, 10_999)]
+        assert found == [11_000, 11_500, 1000, 10_999]
         assert len(t._writes) == 11_000 < MOST_CELLS
     assert repo.snapshot().get(number, "row999") == 11_999
 
@@ -220,11 +215,9 @@ def test_a_child_of_a_fork_is_refused_what_its_parent_began(repo: Repository) ->
 
 
 def test_garbage_collection_waits_for_what_reads_natively(repo: Repository) -> None:
-    with ExitStack() as stack:
-        now = stack.enter_context(repo.snapshot())
+    with repo.snapshot() as now:
         for i in range(3):
-            with repo.transaction() as t:
-                t.set(text, "a", f"later {i}")
+            repo.run(lambda t, i=i: t.set(text, "a", f"later {i}"))
         assert repo.collect_garbage(retention=0).safe_point <= now.start_ts
         assert now.get(text, "a") == "first"
     assert repo.collect_garbage(retention=0).safe_point > now.start_ts

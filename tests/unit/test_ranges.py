@@ -8,7 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Generator, Sequence
 
-from stores import Ground, ScriptedClock, ground, repo
+from stores import Ground, ScriptedClock
 
 from percola import Repository, Table
 from percola.cells import Kind
@@ -17,8 +17,6 @@ from percola.ranges import Cursor, Here, TableRange, Unfinished, Walk, joined, t
 from percola.store.base import Store
 from percola.store.walks import walk_kind
 from percola.transactions.context import TransactionContext
-
-__all__ = ["ground", "repo"]
 
 bank = Table("bank")
 bal = bank.column("bal", int)

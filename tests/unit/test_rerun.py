@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from stores import Ground, ScriptedClock, ground, repo
+from stores import Ground, ScriptedClock
 
 import percola
 from percola import (
@@ -26,8 +26,6 @@ from percola.catalog import SYSTEM_TABLE
 from percola.cells import Kind
 from percola.maintenance.check import Severity, check
 from percola.store.walks import walk_kind
-
-__all__ = ["ground", "repo"]
 
 docs = Table("docs")
 text = docs.column("text", str, observed=True)
@@ -175,8 +173,7 @@ def test_a_row_that_was_only_ever_notified_is_no_row_of_the_table(repo: Reposito
 def test_rows_whose_observed_cells_were_deleted_are_left_alone(repo: Repository) -> None:
     fill(repo, 2)
     drain(repo, measure)
-    with repo.transaction() as t:
-        t.delete(text, "a/0000")
+    repo.run(lambda t: t.delete(text, "a/0000"))
     drain(repo, measure)
     ran.clear()
     assert rerun(repo, measure).rows == 1
@@ -201,8 +198,7 @@ def test_a_run_that_began_before_its_row_was_marked_does_not_count(ground: Groun
         if len(attempts) == 1:
             rerun(marker, measure)
 
-    with repo.transaction() as t:
-        t.set(text, "a/0000", "y")
+    repo.run(lambda t: t.set(text, "a/0000", "y"))
     drain(repo, changed)
     assert len(attempts) == 2
     assert sizes(repo) == {"a/0000": 1002}
@@ -321,8 +317,7 @@ def test_a_column_that_has_data_can_be_observed_from_now_on(tmp_path: Path) -> N
     with percola.open(tmp_path / "repo", schema=[before]) as repo, repo.transaction() as t:
         t.set(plain, "old", "x")
     with percola.open(tmp_path / "repo", schema=TABLES) as repo:
-        with repo.transaction() as t:
-            t.set(text, "new", "x")
+        repo.run(lambda t: t.set(text, "new", "x"))
         drain(repo, measure)
         assert ran == {("measure", "new"): 1}
         assert any("lost-notification" in one for one in errors(repo)), "the rerun is missing"

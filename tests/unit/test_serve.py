@@ -18,7 +18,7 @@ from holders import Holder
 from serve_client import TOKEN, Served, served, words
 from starlette.requests import Request
 from starlette.responses import Response
-from stores import Ground, ScriptedClock, ground
+from stores import Ground, ScriptedClock, at_work
 
 import percola
 from percola import Repository, Table, Transaction, Worker, inspection, observer
@@ -28,8 +28,6 @@ from percola.serve import HEADERS, Sample, Sampler, sampler, since
 from percola.serve.actions import encode_letter
 from percola.serve.app import MAX_FORM
 from percola.serve.login import Login
-
-__all__ = ["ground"]
 
 WaitUntil = Callable[..., Any]
 
@@ -107,8 +105,7 @@ def test_what_waits_is_counted_by_observer_and_the_oldest_change_has_an_age(
 
 def test_what_a_worker_does_is_told_by_its_reports(page: Served, wait_until: WaitUntil) -> None:
     worker = Worker(page.repo, [index, follow], **QUICK, retention=3600.0)
-    worker.start()
-    try:
+    with at_work(worker):
         wait_until(lambda: "in 1 process" in page.part("observers"), what="the worker")
         numbers = itertools.count()
 
@@ -123,8 +120,6 @@ def test_what_a_worker_does_is_told_by_its_reports(page: Served, wait_until: Wai
         assert str(os.getpid()) in details and "1 thread; keeps old versions for 60 min" in details
         assert "no run of more than a second" in details
         assert "Nothing needs attention." in page.words()
-    finally:
-        worker.stop()
 
 
 def test_a_change_that_failed_and_will_be_tried_again_is_named(
@@ -148,15 +143,12 @@ def test_a_change_that_failed_and_will_be_tried_again_is_named(
 
 def test_a_worker_that_reports_nothing_is_said_to(page: Served, wait_until: WaitUntil) -> None:
     worker = Worker(page.repo, [index, follow], **{**QUICK, "report": None})
-    worker.start()
-    try:
+    with at_work(worker):
         text = "not known: this worker reports no numbers"
         wait_until(lambda: text in page.part("details"), what="the process")
         put(page.repo, contents, "a")
         assert page.samples()[-1]["runs"] is None
         assert "Runs committed – a second" in page.words()
-    finally:
-        worker.stop()
 
 
 def test_changes_that_no_observer_is_known_for_are_a_problem(repo: Repository) -> None:
@@ -168,13 +160,8 @@ def test_changes_that_no_observer_is_known_for_are_a_problem(repo: Repository) -
 
 
 def test_observers_of_live_workers_are_known_without_naming_any(repo: Repository) -> None:
-    worker = Worker(repo, [index], **QUICK)
-    worker.start()
-    try:
-        with served(repo) as page:
-            assert "index docs.contents in 1 process" in page.part("observers")
-    finally:
-        worker.stop()
+    with at_work(Worker(repo, [index], **QUICK)), served(repo) as page:
+        assert "index docs.contents in 1 process" in page.part("observers")
 
 
 def test_without_observers_and_workers_it_says_how_to_name_them(repo: Repository) -> None:
@@ -305,8 +292,7 @@ def test_samples_are_seldom_while_nobody_looks(
     monkeypatch.setattr(sampler, "_ATTENTION", 0.5)
     monkeypatch.setattr(sampler, "_SHARE", 0)
     one = Sampler(repo)
-    one.start()
-    try:
+    with at_work(one):
         wait_until(lambda: len(one.look()[0]) > 5, what="samples while somebody looks")
         # Attention fades, and the next sample does not come.
         held: list[int] = []
@@ -318,8 +304,6 @@ def test_samples_are_seldom_while_nobody_looks(
         wait_until(settled, what="the end of the samples")
         count = len(one._samples)
         assert len(one.look()[0]) > count, "who looks again gets a new one at once"
-    finally:
-        one.stop()
 
 
 def test_a_trouble_of_the_store_is_said_and_what_was_known_stays(
@@ -481,9 +465,7 @@ def test_all_dead_letters_of_an_observer_are_retried_in_the_background(
 def test_an_observer_is_paused_with_a_reason_and_resumed(
     mine: Served, wait_until: WaitUntil
 ) -> None:
-    worker = Worker(mine.repo, [index, follow], **QUICK)
-    worker.start()
-    try:
+    with at_work(Worker(mine.repo, [index, follow], **QUICK)):
         wait_until(lambda: "Pause index" in mine.part("observers"), what="the button")
         reason = {"reason:index": " it <b>harms</b> ", "reason:follow": "not this"}
         mine.act(pause="index", **reason)
@@ -495,8 +477,6 @@ def test_an_observer_is_paused_with_a_reason_and_resumed(
         mine.act(resume="index")
         assert mine.repo.paused_observers() == []
         wait_until(lambda: not mine.repo.pending(), what="the answer")
-    finally:
-        worker.stop()
 
 
 def test_an_observer_of_the_application_is_paused_before_any_worker_runs_it(mine: Served) -> None:
@@ -528,9 +508,7 @@ def test_nothing_is_done_without_the_key_of_the_session(mine: Served) -> None:
         answer = mine.client.post("/act", data={**form, **wrong}, headers=own)
         assert answer.status_code == 403
     stranger = httpx.Client(base_url=mine.client.base_url, trust_env=False)
-    key = re.search(r'name="key" value="([^"]+)"', mine.page())
-    assert key is not None
-    answer = stranger.post("/act", data={**form, "key": key[1]}, headers=own)
+    answer = stranger.post("/act", data={**form, "key": mine.key()}, headers=own)
     assert answer.status_code == 403
     assert dead(mine.repo) == {"a"}
 
@@ -546,9 +524,8 @@ def test_nothing_is_done_without_the_key_of_the_session(mine: Served) -> None:
     ],
 )
 def test_a_form_that_another_site_sends_does_nothing(mine: Served, headers: dict[str, str]) -> None:
-    key = re.search(r'name="key" value="([^"]+)"', mine.page())
-    assert key is not None
-    for path, form in (("/act", {"key": key[1], "logout": "1"}), ("/login", {"token": TOKEN})):
+    logout = {"key": mine.key(), "logout": "1"}
+    for path, form in (("/act", logout), ("/login", {"token": TOKEN})):
         answer = mine.client.post(path, data=form, headers=headers)
         assert answer.status_code == 403 and "Another site" in answer.text
     assert mine.page()

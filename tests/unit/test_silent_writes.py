@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import joints
 import pytest
-from stores import Ground, cell_of, ground, repo
+from stores import Ground, cell_of
 
 from percola import Repository, UsageError
 from percola.cells import (
@@ -35,8 +35,6 @@ from tests.unit.checked import (
     write,
 )
 
-__all__ = ["TABLES", "ground", "repo"]
-
 
 def write_silently(repo: Repository, row: str, value: bytes) -> None:
     with repo.transaction(notify=False) as t:
@@ -64,8 +62,7 @@ def test_a_silent_write_is_read_and_found_sound_and_runs_no_observer(
 def test_a_silent_delete_runs_no_observer_and_is_collected(repo: Repository) -> None:
     write(repo, contents, "r", b"1")
     work(repo, measure)
-    with repo.transaction(notify=False) as t:
-        t.delete(contents, "r")
+    repo.run(lambda t: t.delete(contents, "r"), notify=False)
     work(repo, measure)
     sound(repo)
     with repo.snapshot() as s:

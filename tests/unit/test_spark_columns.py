@@ -12,24 +12,8 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
+from spark_schemas import kind, struct
 
 from percola import JSON, Codec, SchemaError, Table, UnknownColumnError, WrongTypeError
 from percola.spark.columns import chosen, fields_of, schema_of, to_batch
@@ -62,29 +46,25 @@ def rows(
     ]
 
 
-def as_type(name: str, kind: DataType, *values: Any) -> list[Any]:
+def as_type(name: str, kind: str, *values: Any) -> list[Any]:
     """The values of a column as Spark sees them in a schema that gives them a type."""
-    found = chosen(docs, StructType([StructField(name, kind)]))
+    found = chosen(docs, struct(f"{name} {kind}"))
     batch = to_batch(found, rows(name, *values))
     assert batch.schema == schema_of(found)
     return list(batch.column(0).to_pylist())
 
 
 def test_a_table_has_its_row_first_then_its_columns_and_families_without_the_weak_ones() -> None:
-    assert fields_of(docs) == StructType(
-        [
-            StructField("row", StringType()),
-            StructField("body", BinaryType()),
-            StructField("title", StringType()),
-            StructField("size", LongType()),
-            StructField("rank", DoubleType()),
-            StructField("live", BooleanType()),
-            StructField("meta", StringType()),
-            StructField("loud", BinaryType()),
-            StructField("links", MapType(StringType(), LongType())),
-        ]
+    fields = (
+        "row string, body binary, title string, size bigint, rank double, live boolean, "
+        "meta string, loud binary, links map<string,bigint>"
     )
-    assert fields_of(raw, "key")[0] == StructField("key", BinaryType())
+    assert fields_of(docs) == struct(fields)
+    assert fields_of(raw, "key") == struct("key binary, v bigint")
+    assert schema_of(chosen(docs)).types == [
+        *(pa.string(), pa.binary(), pa.string(), pa.int64(), pa.float64(), pa.bool_()),
+        *(pa.string(), pa.binary(), pa.map_(pa.string(), pa.int64())),
+    ], "exactly those that Spark expects"
 
 
 def test_a_column_called_as_the_row_is_needs_another_name_for_the_row() -> None:
@@ -139,12 +119,7 @@ def test_values_arrive_as_they_were_written(values: list[tuple[Any, ...]]) -> No
 
 
 def test_a_column_of_a_family_stands_by_itself_or_in_the_map() -> None:
-    both = StructType(
-        [
-            StructField("links:a,b", LongType()),
-            StructField("links", MapType(StringType(), LongType())),
-        ]
-    )
+    both = StructType().add("links:a,b", "long").add("links", kind("map<string,bigint>"))
     cells = {b"links:a,b": b"1", b"links:c": b"2"}
     batch = to_batch(chosen(docs, both), [(b"r", cells), (b"s", {})])
     assert batch.to_pylist() == [
@@ -156,21 +131,21 @@ def test_a_column_of_a_family_stands_by_itself_or_in_the_map() -> None:
 
 def test_what_an_int_may_be_in_spark() -> None:
     huge = 10**30
-    assert as_type("size", IntegerType(), 7, None, -7) == [7, None, -7]
-    assert as_type("size", ByteType(), 127) == [127]
-    assert as_type("size", DecimalType(38, 0), huge, 1) == [decimal.Decimal(huge), 1]
-    assert as_type("rank", FloatType(), 0.5) == [0.5]
+    assert as_type("size", "int", 7, None, -7) == [7, None, -7]
+    assert as_type("size", "tinyint", 127) == [127]
+    assert as_type("size", "decimal(38,0)", huge, 1) == [decimal.Decimal(huge), 1]
+    assert as_type("rank", "float", 0.5) == [0.5]
 
 
 @pytest.mark.parametrize(
     ("kind", "value", "message"),
     [
-        (LongType(), 10**30, r"docs\['row-1'\].size holds b'1000.* as bigint. .*decimal\(38,0\)"),
-        (ByteType(), 128, r"docs\['row-1'\].size holds b'128', .* as tinyint"),
+        ("bigint", 10**30, r"docs\['row-1'\].size holds b'1000.* as bigint. .*decimal\(38,0\)"),
+        ("tinyint", 128, r"docs\['row-1'\].size holds b'128', .* as tinyint"),
     ],
 )
 def test_an_int_that_does_not_fit_is_named_with_its_cell(
-    kind: DataType, value: int, message: str
+    kind: str, value: int, message: str
 ) -> None:
     with pytest.raises(WrongTypeError, match=message):
         as_type("size", kind, 1, value)
@@ -201,15 +176,9 @@ def test_a_row_that_is_not_text_is_named() -> None:
 
 # --- JSON -----------------------------------------------------------------------------------
 
-SHAPE = StructType(
-    [
-        StructField("name", StringType()),
-        StructField("tags", ArrayType(StringType())),
-        StructField("sizes", MapType(StringType(), DoubleType())),
-        StructField("at", TimestampType()),
-        StructField("on", DateType()),
-        StructField("price", DecimalType(6, 2)),
-    ]
+SHAPE = (
+    "struct<name: string, tags: array<string>, sizes: map<string,double>, at: timestamp, "
+    "on: date, price: decimal(6,2)>"
 )
 
 
@@ -223,7 +192,7 @@ def test_json_is_text_unless_the_schema_gives_it_a_shape() -> None:
         "price": 12.5,
         "more": "is left out",
     }
-    text, missing = as_type("meta", StringType(), value, None)
+    text, missing = as_type("meta", "string", value, None)
     assert (json.loads(text), missing) == (value, None)
     shaped = {
         "name": "a",
@@ -234,8 +203,8 @@ def test_json_is_text_unless_the_schema_gives_it_a_shape() -> None:
         "price": decimal.Decimal("12.50"),
     }
     assert as_type("meta", SHAPE, value, None, {}) == [shaped, None, dict.fromkeys(shaped)]
-    assert as_type("meta", LongType(), 3) == [3]
-    assert as_type("meta", BooleanType(), True) == [True]
+    assert as_type("meta", "bigint", 3) == [3]
+    assert as_type("meta", "boolean", True) == [True]
 
 
 @pytest.mark.parametrize(
@@ -247,15 +216,15 @@ def test_json_is_text_unless_the_schema_gives_it_a_shape() -> None:
         (SHAPE, {"at": "noon"}, 'at: "noon" is not a time'),
         (SHAPE, {"on": 3}, "on: 3 is not a date"),
         (SHAPE, {"price": 123456.0}, r"price: 123456.0 is not a number that fits decimal\(6,2\)"),
-        (LongType(), 1.5, "1.5 is not a whole number"),
-        (LongType(), True, "true is not a whole number"),
-        (ByteType(), 128, "128 is not a whole number of 8 bits"),
-        (BooleanType(), 1, "1 is not true or false"),
-        (MapType(StringType(), LongType()), [1], r"\[1\] is not an object"),
+        ("bigint", 1.5, "1.5 is not a whole number"),
+        ("bigint", True, "true is not a whole number"),
+        ("tinyint", 128, "128 is not a whole number of 8 bits"),
+        ("boolean", 1, "1 is not true or false"),
+        ("map<string,bigint>", [1], r"\[1\] is not an object"),
     ],
 )
 def test_json_of_another_shape_is_an_error_that_says_where(
-    kind: DataType, value: Any, reason: str
+    kind: str, value: Any, reason: str
 ) -> None:
     with pytest.raises(WrongTypeError, match=rf"docs\['row-1'\].meta holds .*\({reason}"):
         as_type("meta", kind, None, value)
@@ -267,38 +236,38 @@ def test_json_of_another_shape_is_an_error_that_says_where(
 @pytest.mark.parametrize(
     ("field", "message"),
     [
-        (StructField("titel", StringType()), "no column 'titel'.*Did you mean 'title'"),
-        (StructField("Title", StringType()), "no column 'Title'.*Did you mean 'title'"),
-        (StructField("again", StringType()), "is weak"),
-        (StructField("lings:a", LongType()), "no column 'lings:a'"),
+        ("titel string", "no column 'titel'.*Did you mean 'title'"),
+        ("Title string", "no column 'Title'.*Did you mean 'title'"),
+        ("again string", "is weak"),
+        ("lings:a bigint", "no column 'lings:a'"),
     ],
 )
-def test_a_column_that_is_not_there_is_refused(field: StructField, message: str) -> None:
+def test_a_column_that_is_not_there_is_refused(field: str, message: str) -> None:
     with pytest.raises(UnknownColumnError, match=message):
-        chosen(docs, StructType([field]))
+        chosen(docs, struct(field))
     with pytest.raises(UnknownColumnError, match=message):
-        chosen(docs, names=field.name)
+        chosen(docs, names=field.split()[0])
 
 
 @pytest.mark.parametrize(
     ("field", "message"),
     [
-        (StructField("row", BinaryType()), "Rows of the table 'docs' are str, so 'row' is string"),
-        (StructField("title", LongType()), "holds str, which is string in Spark; it cannot be"),
-        (StructField("size", StringType()), r"holds int, which is bigint.*\(or int, smallint"),
-        (StructField("title", DecimalType(9, 2)), "it cannot be decimal"),
-        (StructField("loud", StringType()), "holds shouted, which is binary"),
-        (StructField("links", LongType()), "is a family, so 'links' is map<string,bigint>"),
-        (StructField("links", MapType(LongType(), LongType())), "not map<bigint,bigint>"),
-        (StructField("links", MapType(StringType(), StringType())), "it cannot be string"),
-        (StructField("links:a", StringType()), "docs.links:a holds int"),
-        (StructField("meta", MapType(LongType(), LongType())), "holds json"),
-        (StructField("meta", BinaryType()), "it cannot be binary"),
+        ("row binary", "Rows of the table 'docs' are str, so 'row' is string"),
+        ("title bigint", "holds str, which is string in Spark; it cannot be"),
+        ("size string", r"holds int, which is bigint.*\(or int, smallint"),
+        ("title decimal(9,2)", "it cannot be decimal"),
+        ("loud string", "holds shouted, which is binary"),
+        ("links bigint", "is a family, so 'links' is map<string,bigint>"),
+        ("links map<bigint,bigint>", "not map<bigint,bigint>"),
+        ("links map<string,string>", "it cannot be string"),
+        ("links:a string", "docs.links:a holds int"),
+        ("meta map<bigint,bigint>", "holds json"),
+        ("meta binary", "it cannot be binary"),
     ],
 )
-def test_a_type_that_a_column_cannot_have_is_refused(field: StructField, message: str) -> None:
+def test_a_type_that_a_column_cannot_have_is_refused(field: str, message: str) -> None:
     with pytest.raises(WrongTypeError, match=message):
-        chosen(docs, StructType([field]))
+        chosen(docs, struct(field))
 
 
 @pytest.mark.parametrize("names", ["", " , ", "[]", '["a", 3]', "[broken"])
@@ -310,20 +279,5 @@ def test_lists_of_names_that_are_none_are_refused(names: str) -> None:
 def test_a_schema_names_columns_once_and_at_least_one() -> None:
     with pytest.raises(SchemaError, match="names no column"):
         chosen(docs, StructType([]))
-    twice = StructType([StructField("title", StringType())] * 2)
     with pytest.raises(SchemaError, match="'title' twice"):
-        chosen(docs, twice)
-
-
-def test_arrow_types_are_exactly_those_that_spark_expects() -> None:
-    assert schema_of(chosen(docs)).types == [
-        pa.string(),
-        pa.binary(),
-        pa.string(),
-        pa.int64(),
-        pa.float64(),
-        pa.bool_(),
-        pa.string(),
-        pa.binary(),
-        pa.map_(pa.string(), pa.int64()),
-    ]
+        chosen(docs, struct("title string, title string"))

@@ -9,23 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-)
+from spark_schemas import struct
 from spark_writes import docs, open_table
 
 from percola import JSON, PercolaError, Table, ValueTooLargeError, WrongTypeError
@@ -37,51 +21,6 @@ from percola.spark.versions import arrow_schema
 from percola.spark.write.plan import writer
 from percola.store.base import Limits
 from percola.transactions.jobs import JOBS, RowWrites
-
-SIMPLE: dict[str, DataType] = {
-    "string": StringType(),
-    "binary": BinaryType(),
-    "boolean": BooleanType(),
-    "tinyint": ByteType(),
-    "int": IntegerType(),
-    "bigint": LongType(),
-    "float": FloatType(),
-    "double": DoubleType(),
-    "date": DateType(),
-    "decimal(20,0)": DecimalType(20, 0),
-}
-
-
-def cut(text: str) -> list[str]:
-    """What stands between the commas that are in no brackets."""
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter in "<(") - (letter in ">)")
-        if letter == "," and not depth:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return [part.strip() for part in parts]
-
-
-def kind(text: str) -> DataType:
-    """The type that SQL calls so; Spark's own parser of it needs a JVM."""
-    if text in SIMPLE:
-        return SIMPLE[text]
-    outer, _, inner = text.removesuffix(">").partition("<")
-    if outer == "array":
-        return ArrayType(kind(inner))
-    if outer == "map":
-        key, value = cut(inner)
-        return MapType(kind(key), kind(value))
-    fields = [part.split(": ", 1) for part in cut(inner)]
-    return StructType([StructField(name, kind(of)) for name, of in fields])
-
-
-def struct(text: str) -> StructType:
-    """The schema `row string, size int`, say."""
-    fields = [part.split(" ", 1) for part in cut(text)]
-    return StructType([StructField(name, kind(of)) for name, of in fields])
 
 
 def encode(
@@ -124,14 +63,8 @@ def test_values_become_what_the_codecs_write_and_reading_gives_them_back() -> No
     again = read.to_pylist()
     assert again[0]["meta"] == {**meta, "x": [[("k", 0.5)], None]}
     assert [one["links"] for one in again] == [[("p", "1"), ("q", "2")], None]
-    for name in ("row", "title", "size", "score", "good", "body"):
-        assert [one[name] for one in again] == [
-            dict(zip(columns_names(kinds), row, strict=True))[name] for row in rows
-        ]
-
-
-def columns_names(kinds: str) -> list[str]:
-    return list(struct(kinds).names)
+    for at, name in enumerate(("row", "title", "size", "score", "good", "body")):
+        assert [one[name] for one in again] == [row[at] for row in rows]
 
 
 def test_narrower_types_text_json_and_bytes_rows() -> None:

@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import StructType
 
-import percola
-from percola import ConflictingOptionsError, Repository, Table, UsageError, feed
-from percola.spark.options import Options
+from percola import ConflictingOptionsError, Repository, UsageError, feed
 from percola.spark.partitioning import row_ranges
 from percola.spark.stream import limited
 from percola.spark.stream import ranges as feed_ranges
 from percola.spark.stream import source as stream_reading
-from percola.spark.stream.source import FeedReader, feed_schema, stream_reader
+from percola.spark.stream.source import FeedReader
 from percola.store.lmdb.store import LmdbStore
+from tests.unit.feed_queries import (
+    FeedQuery,
+    Offset,
+    docs,
+    other_size,
+    put,
+    repo,
+    rows_of,
+    size,
+    through_json,
+    title,
+)
 
-docs = Table("docs", feed=True)
-size = docs.column("size", int)
-texts = Table("texts", feed=True)
-title = texts.column("title", str)
-other = Table("other")
-other_size = other.column("size", int)
+__all__ = ["repo"]
+
 ALL = ReadAllAvailable()
-
-
-@pytest.fixture
-def repo(tmp_path: Path) -> Iterator[Repository]:
-    with percola.open(tmp_path, [docs, texts, other], durability="relaxed") as opened:
-        yield opened
 
 
 class Clock:
@@ -54,48 +52,29 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-def put(repo: Repository, row: str, number: int) -> int:
-    with repo.transaction() as t:
-        t.set(size, row, number)
-    assert t.commit_ts is not None
-    return t.commit_ts
-
-
-class Query:
-    """What Spark does with a reader: offsets go through JSON, and each run has a new reader."""
+class Query(FeedQuery):
+    """On versions with read limits."""
 
     def __init__(self, repo: Repository, **options: str) -> None:
-        self.options = Options(
-            {"path": repo.address, "table": "docs", "feedColumns": "true", **options}
-        )
-        self.schema = feed_schema(self.options)
+        super().__init__(repo, **options)
         self.restart()
 
     def restart(self) -> None:
-        reader = stream_reader(self.options, self.schema)
-        assert isinstance(reader, FeedReader)
-        self.reader = reader
+        self.reader = self.new_reader()
+        assert isinstance(self.reader, FeedReader)
 
-    def initial(self) -> dict[str, Any]:
-        return _through_json(self.reader.initialOffset())
+    def initial(self) -> Offset:
+        return through_json(self.reader.initialOffset())
 
-    def latest(self, start: dict[str, Any], limit: Any = ALL) -> dict[str, Any]:
-        return _through_json(self.reader.latestOffset(start, limit))
+    def latest(self, start: Offset, limit: Any = ALL) -> Offset:
+        return through_json(self.reader.latestOffset(start, limit))
 
-    def read(self, start: dict[str, Any], end: dict[str, Any]) -> Iterator[Any]:
+    def read(self, start: Offset, end: Offset) -> Iterator[Any]:
         for partition in self.reader.partitions(start, end):
             yield from self.reader.read(partition)
 
-    def batch(self, start: dict[str, Any], end: dict[str, Any]) -> list[tuple[str, int]]:
-        found = []
-        for batch in self.read(start, end):
-            found += [(row["row"], row["size"]) for row in batch.to_pylist()]
-        return found
-
-
-def _through_json(offset: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(json.dumps(offset))
-    return found
+    def batch(self, start: Offset, end: Offset) -> list[tuple[str, int]]:
+        return rows_of(self.reader, start, end)
 
 
 @pytest.mark.parametrize("beginning", ["latest", "earliest"])
@@ -151,14 +130,13 @@ def test_an_offset_moves_on_without_changes_now_and_then_and_not_with_every_comm
 ) -> None:
     start = {"ts": put(repo, "a", 1), "stream": "s"}
     query = Query(repo)
-    with repo.transaction() as t:
-        t.set(other_size, "x", 1)
+    commit_ts = put(repo, "x", 1, other_size)
     for _ in range(5):
         assert query.latest(start) == start
         clock.now += 11
     clock.now += 11
     moved = query.latest(start)
-    assert moved == {"ts": t.commit_ts, "stream": "s"}
+    assert moved == {"ts": commit_ts, "stream": "s"}
     assert query.batch(start, moved) == []
     assert query.latest(moved) == moved
 
@@ -232,8 +210,7 @@ def test_where_no_change_was_found_none_is_looked_for_again_and_what_comes_is_fo
     start = {"ts": put(repo, "a", 1), "stream": "s"}
     query = Query(repo)
     for _ in range(40):
-        with repo.transaction() as t:
-            t.set(other_size, "x", 1)
+        repo.run(lambda t: t.set(other_size, "x", 1))
         assert query.latest(start) == start
         clock.now += 0.5
     assert 2 <= len(looks) <= 4
@@ -245,7 +222,7 @@ def test_where_no_change_was_found_none_is_looked_for_again_and_what_comes_is_fo
 @pytest.mark.parametrize(
     "offset", [{}, {"ts": 5}, {"ts": "x", "stream": "s"}, {"snapshot": 1, "stream": "s"}]
 )
-def test_an_offset_of_another_source_is_refused(repo: Repository, offset: dict[str, Any]) -> None:
+def test_an_offset_of_another_source_is_refused(repo: Repository, offset: Offset) -> None:
     with pytest.raises(UsageError, match="Use another checkpoint location"):
         Query(repo).latest(offset)
 

@@ -5,27 +5,27 @@ Spark asks for the end of a batch without its beginning. Any PySpark can run thi
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
-
 import pyspark
 import pytest
 
-import percola
-from percola import Repository, Table
+from percola import Repository
 from percola.spark import versions
 from percola.spark.options import Options
 from percola.spark.stream import source
-from percola.spark.stream.source import FeedReader, feed_schema, stream_reader
 from percola.spark.stream.unlimited import UnlimitedFeedReader
 from percola.spark.versions import SparkTooOldError
+from tests.unit.feed_queries import (
+    FeedQuery,
+    Offset,
+    other_size,
+    put,
+    repo,
+    rows_of,
+    through_json,
+)
 
-docs = Table("docs", feed=True)
-size = docs.column("size", int)
-other = Table("other")
-other_size = other.column("size", int)
+__all__ = ["repo"]
+
 BEGINNINGS = [None, "latest", "earliest", "1"]
 
 
@@ -37,41 +37,25 @@ def as_of_4_1(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyspark, "__version__", "4.1.4")
 
 
-@pytest.fixture
-def repo(tmp_path: Path) -> Iterator[Repository]:
-    with percola.open(tmp_path, [docs, other], durability="relaxed") as opened:
-        yield opened
-
-
-def put(repo: Repository, row: str, number: int) -> int:
-    with repo.transaction() as t:
-        t.set(size, row, number)
-    assert t.commit_ts is not None
-    return t.commit_ts
-
-
-class Query:
-    """What Spark 4.1 does: `offsets` is its checkpoint, and each run has a new reader."""
+class Query(FeedQuery):
+    """On Spark 4.1; `offsets` is the checkpoint."""
 
     def __init__(self, repo: Repository, beginning: str | None = None) -> None:
-        given = {} if beginning is None else {"startingTimestamp": beginning}
-        path = {"path": repo.address, "table": "docs", "feedColumns": "true"}
-        self.options = Options(path | given)
-        self.offsets: list[dict[str, Any]] = []
+        super().__init__(repo, **({} if beginning is None else {"startingTimestamp": beginning}))
+        self.offsets: list[Offset] = []
         self.restart(told=False)
 
     def restart(self, *, told: bool) -> None:
         """Begin a run; Spark tells a reader its position, but not always before it asks."""
-        reader = stream_reader(self.options, feed_schema(self.options))
-        assert isinstance(reader, UnlimitedFeedReader)
-        self.reader = reader
+        self.reader = self.new_reader()
+        assert isinstance(self.reader, UnlimitedFeedReader)
         if told and self.offsets:
             last = self.offsets[-1]
             assert list(self.reader.partitions(last, last)) == []
 
-    def end(self) -> dict[str, Any]:
+    def end(self) -> Offset:
         """Ask for the end of the next batch, and store it."""
-        offset: dict[str, Any] = json.loads(json.dumps(self.reader.latestOffset()))
+        offset = through_json(self.reader.latestOffset())
         if not self.offsets or self.offsets[-1] != offset:
             self.offsets.append(offset)
         return offset
@@ -80,20 +64,8 @@ class Query:
         """Read the batch that was stored last."""
         end = self.offsets[-1]
         if len(self.offsets) > 1:
-            start = self.offsets[-2]
-        else:
-            start = json.loads(json.dumps(self.reader.initialOffset()))
-        return self.read_range(self.reader, start, end)
-
-    def read_range(
-        self, reader: FeedReader, start: dict[str, Any], end: dict[str, Any]
-    ) -> list[tuple[str, int]]:
-        return [
-            (row["row"], row["size"])
-            for partition in reader.partitions(start, end)
-            for batch in reader.read(partition)
-            for row in batch.to_pylist()
-        ]
+            return rows_of(self.reader, self.offsets[-2], end)
+        return rows_of(self.reader, through_json(self.reader.initialOffset()), end)
 
     def batch(self) -> list[tuple[str, int]]:
         self.end()
@@ -227,13 +199,13 @@ def test_a_checkpoint_goes_on_with_a_newer_version_and_then_with_this_one_again(
     put(repo, "b", 3)
     with monkeypatch.context() as newer:
         newer.setattr(source, "READ_LIMITS", True)
-        reader = stream_reader(query.options, feed_schema(query.options))
+        reader = query.new_reader()
     assert isinstance(reader, LimitedFeedReader)
     # The first batch might have to be repeated.
     [first] = query.offsets
-    assert query.read_range(reader, reader.initialOffset(), first) == first_of(beginning)
+    assert rows_of(reader, reader.initialOffset(), first) == first_of(beginning)
     end = reader.latestOffset(first, reader.getDefaultReadLimit())
-    assert query.read_range(reader, first, end) == [("b", 3)]
+    assert rows_of(reader, first, end) == [("b", 3)]
     query.offsets.append(end)
     put(repo, "b", 4)
     query.restart(told=False)
@@ -246,11 +218,10 @@ def test_a_run_that_asks_once_goes_on_without_changes_so_that_it_holds_nothing_b
     put(repo, "a", 1)
     query = Query(repo)
     query.batch()
-    with repo.transaction() as t:
-        t.set(other_size, "x", 1)
+    commit_ts = put(repo, "x", 1, other_size)
     assert query.end() == query.offsets[0]
     query.restart(told=True)
-    assert query.end()["ts"] == t.commit_ts
+    assert query.end()["ts"] == commit_ts
     assert query.read() == []
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import IntegerType, LongType, StringType, StructField, StructType
+from spark_schemas import struct
 
 from percola import SchemaError, Table, UnknownColumnError, WrongTypeError
 from percola.spark.read.family_rows import LongRows, long_fields, long_rows
@@ -35,7 +35,7 @@ def test_every_cell_is_a_row_with_its_qualifier_and_value() -> None:
 
 
 def test_some_columns_in_another_order_and_a_narrower_type() -> None:
-    wanted = StructType([StructField("value", IntegerType()), StructField("page", StringType())])
+    wanted = struct("value int, page string")
     some = long_rows(links, wanted, "page")
     assert batch(some, CELLS).to_pylist() == [
         {"value": 3, "page": "page-1"},
@@ -61,14 +61,14 @@ def test_a_qualifier_that_is_not_text_is_named() -> None:
 
 
 def test_columns_that_long_rows_do_not_have_are_refused() -> None:
-    def asked(name: str, kind: object) -> None:
-        long_rows(links, StructType([StructField(name, kind)]), "row")  # type: ignore[arg-type]
+    def asked(name: str, kind: str) -> None:
+        long_rows(links, struct(f"{name} {kind}"), "row")
 
     with pytest.raises(UnknownColumnError, match="no column 'title'; it has row, qualifier, value"):
-        asked("title", StringType())
+        asked("title", "string")
     with pytest.raises(WrongTypeError, match=r"'qualifier' .* is string; it cannot be bigint"):
-        asked("qualifier", LongType())
+        asked("qualifier", "bigint")
     with pytest.raises(WrongTypeError, match=r"'value' .* is bigint; it cannot be string"):
-        asked("value", StringType())
+        asked("value", "string")
     with pytest.raises(SchemaError, match="cannot be called 'value'"):
         long_fields(links, "value")

@@ -7,12 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from percola.cells import Kind, Op, encode_write
-from percola.spark.partitioning import Range, last_row, row_ranges
-from percola.spark.read.filters import intersected
+from percola.spark.partitioning import last_row, row_ranges
 from percola.store.base import Put, RowMutation, Store
 from percola.store.lmdb.store import LmdbStore
 from percola.store.memory import MemoryStore
@@ -94,29 +91,3 @@ def test_the_last_row_is_found(store: Store, seed: int) -> None:
         expected = [row for row in rows if start <= row < end]
         assert last_row(store, "t", start, end) == (expected[-1] if expected else None)
     assert last_row(store, "t", b"", b"") == rows[-1]
-
-
-_bounds = st.lists(st.integers(0, 30), max_size=8, unique=True).map(sorted)
-
-
-@given(_bounds, _bounds, st.booleans(), st.booleans())
-def test_ranges_of_filters_intersect(
-    a: list[int], b: list[int], a_open: bool, b_open: bool
-) -> None:
-    def ranges(bounds: list[int], is_open: bool) -> list[Range]:
-        keys: list[bytes | None] = [b"%02d" % bound for bound in bounds]
-        if len(keys) % 2:
-            keys = [*keys, None] if is_open else keys[:-1]
-        return [Range(low or b"", high) for low, high in zip(keys[::2], keys[1::2], strict=True)]
-
-    def covered(found: list[Range]) -> set[int]:
-        return {
-            i
-            for i in range(40)
-            if any(
-                low <= b"%02d" % i and (high is None or b"%02d" % i < high) for low, high in found
-            )
-        }
-
-    some, others = ranges(a, a_open), ranges(b, b_open)
-    assert covered(intersected(some, others)) == covered(some) & covered(others)

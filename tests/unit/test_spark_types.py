@@ -20,24 +20,8 @@ from pyspark.sql.datasource import (
     LessThan,
     LessThanOrEqual,
 )
-from pyspark.sql.types import (
-    ArrayType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
+from spark_schemas import kind, struct
 
 import percola
 from percola import (
@@ -177,63 +161,61 @@ def test_a_table_of_every_type_has_the_types_of_spark() -> None:
     }
 
 
-WIDER: list[tuple[Codec[Any], DataType]] = [
-    (INT16, IntegerType()),
-    (INT16, LongType()),
-    (INT16, DoubleType()),
-    (INT16, FloatType()),
-    (INT16, DecimalType(5, 0)),
-    (INT32, DecimalType(12, 2)),
-    (INT32, DoubleType()),
-    (INT64, DecimalType(19, 0)),
-    (INT64, DoubleType()),
-    (FLOAT32, DoubleType()),
-    (decimal_of(5, 2), DecimalType(6, 3)),
-    (decimal_of(9), IntegerType()),
-    (DATE, TimestampNTZType()),
-    (array_of(INT16), ArrayType(LongType())),
-    (map_of(str, INT16), MapType(StringType(), DecimalType(7, 2))),
-    (
-        struct_of(a=INT16),
-        StructType([StructField("a", LongType()), StructField("b", StringType())]),
-    ),
+WIDER: list[tuple[Codec[Any], str]] = [
+    (INT16, "int"),
+    (INT16, "bigint"),
+    (INT16, "double"),
+    (INT16, "float"),
+    (INT16, "decimal(5,0)"),
+    (INT32, "decimal(12,2)"),
+    (INT32, "double"),
+    (INT64, "decimal(19,0)"),
+    (INT64, "double"),
+    (FLOAT32, "double"),
+    (decimal_of(5, 2), "decimal(6,3)"),
+    (decimal_of(9), "int"),
+    (DATE, "timestamp_ntz"),
+    (array_of(INT16), "array<bigint>"),
+    (map_of(str, INT16), "map<string,decimal(7,2)>"),
+    (struct_of(a=INT16), "struct<a:bigint,b:string>"),
 ]
-NARROWER: list[tuple[Codec[Any], DataType]] = [
-    (INT32, ShortType()),
-    (INT64, IntegerType()),
-    (INT32, FloatType()),
-    (INT16, ByteType()),
-    (INT16, DecimalType(4, 0)),
-    (INT64, DecimalType(20, 2)),
-    (decimal_of(5, 2), DecimalType(5, 3)),
-    (decimal_of(5, 2), DecimalType(5, 1)),
-    (decimal_of(5, 2), DoubleType()),
-    (decimal_of(5, 2), IntegerType()),
-    (decimal_of(10), IntegerType()),
-    (DATE, TimestampType()),
-    (TIMESTAMP, TimestampNTZType()),
-    (TIMESTAMP_NTZ, TimestampType()),
-    (TIMESTAMP, DateType()),
-    (DATE, StringType()),
-    (array_of(INT64), ArrayType(ShortType())),
-    (array_of(INT64), ArrayType(DoubleType())),
-    (map_of(INT64, str), MapType(ShortType(), StringType())),
-    (struct_of(a=INT16, b=str), StructType([StructField("a", ShortType())])),
-    (FLOAT32, IntegerType()),
+NARROWER: list[tuple[Codec[Any], str]] = [
+    (INT32, "smallint"),
+    (INT64, "int"),
+    (INT32, "float"),
+    (INT16, "tinyint"),
+    (INT16, "decimal(4,0)"),
+    (INT64, "decimal(20,2)"),
+    (decimal_of(5, 2), "decimal(5,3)"),
+    (decimal_of(5, 2), "decimal(5,1)"),
+    (decimal_of(5, 2), "double"),
+    (decimal_of(5, 2), "int"),
+    (decimal_of(10), "int"),
+    (DATE, "timestamp"),
+    (TIMESTAMP, "timestamp_ntz"),
+    (TIMESTAMP_NTZ, "timestamp"),
+    (TIMESTAMP, "date"),
+    (DATE, "string"),
+    (array_of(INT64), "array<smallint>"),
+    (array_of(INT64), "array<double>"),
+    (map_of(INT64, str), "map<smallint,string>"),
+    (struct_of(a=INT16, b=str), "struct<a:smallint>"),
+    (FLOAT32, "int"),
 ]
 
 
 @pytest.mark.parametrize(("codec", "wide"), WIDER)
 def test_a_column_is_read_as_a_wider_type_which_is_not_written_to_it(
-    codec: Codec[Any], wide: DataType
+    codec: Codec[Any], wide: str
 ) -> None:
     assert reads(codec, type_of(codec)) and writes(codec, type_of(codec))
-    assert (reads(codec, wide) and not writes(codec, wide)) or codec.name == "decimal(9,0)"
+    assert reads(codec, kind(wide))
+    assert not writes(codec, kind(wide)) or codec.name == "decimal(9,0)"
 
 
 @pytest.mark.parametrize(("codec", "narrow"), NARROWER)
-def test_a_column_is_not_read_as_a_narrower_type(codec: Codec[Any], narrow: DataType) -> None:
-    assert not reads(codec, narrow)
+def test_a_column_is_not_read_as_a_narrower_type(codec: Codec[Any], narrow: str) -> None:
+    assert not reads(codec, kind(narrow))
 
 
 # --- Written and read ---------------------------------------------------------------------
@@ -243,10 +225,6 @@ def batch(schema: StructType, *rows: tuple[Any, ...]) -> pa.RecordBatch:
     arrow = arrow_schema(schema)
     lines = [dict(zip(schema.names, row, strict=True)) for row in rows]
     return pa.RecordBatch.from_pylist(lines, arrow)
-
-
-def struct(**fields: DataType) -> StructType:
-    return StructType([StructField(name, kind) for name, kind in fields.items()])
 
 
 VALUES: dict[str, Any] = {
@@ -302,13 +280,8 @@ def test_what_spark_writes_is_what_the_codecs_write_and_is_read_back(tmp_path: A
 
 def test_narrower_values_are_written_as_the_columns_type() -> None:
     schema = struct(
-        row=ShortType(),
-        price=LongType(),
-        sold=ByteType(),
-        rate=LongType(),
-        due=DateType(),
-        count=DecimalType(4, 0),
-        prices=MapType(DateType(), ShortType()),
+        "row smallint, price bigint, sold tinyint, rate bigint, due date, count decimal(4,0), "
+        "prices map<date,smallint>"
     )
     shown = Table("wide", rows=INT64)
     for name, codec in (
@@ -338,27 +311,28 @@ def test_narrower_values_are_written_as_the_columns_type() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "kind", "says"),
+    ("name", "narrow", "says"),
     [
-        ("count", IntegerType(), "holds int16, which is smallint in Spark; it cannot be int: cast"),
-        ("price", DoubleType(), "is decimal(12,2) in Spark; it cannot be double: cast it to"),
-        ("price", DecimalType(12, 3), "it cannot be decimal(12,3): cast it to decimal(12,2)."),
-        ("made", TimestampType(), "it cannot be timestamp: cast it to date."),
-        ("seen", TimestampNTZType(), "it cannot be timestamp_ntz: cast it to timestamp."),
-        ("weight", DoubleType(), "it cannot be double: cast it to float."),
-        ("tags", ArrayType(LongType()), "it cannot be array<bigint>: cast it to array<string>."),
-        ("row", DecimalType(6, 1), "Rows of the table 'shop' are decimal(5,1), so 'row' is"),
+        ("count", "int", "holds int16, which is smallint in Spark; it cannot be int: cast"),
+        ("price", "double", "is decimal(12,2) in Spark; it cannot be double: cast it to"),
+        ("price", "decimal(12,3)", "it cannot be decimal(12,3): cast it to decimal(12,2)."),
+        ("made", "timestamp", "it cannot be timestamp: cast it to date."),
+        ("seen", "timestamp_ntz", "it cannot be timestamp_ntz: cast it to timestamp."),
+        ("weight", "double", "it cannot be double: cast it to float."),
+        ("tags", "array<bigint>", "it cannot be array<bigint>: cast it to array<string>."),
+        ("row", "decimal(6,1)", "Rows of the table 'shop' are decimal(5,1), so 'row' is"),
     ],
 )
-def test_narrowing_is_refused_in_a_sentence(name: str, kind: DataType, says: str) -> None:
-    fields = {"row": DecimalType(5, 1), "rate": DoubleType(), name: kind}
+def test_narrowing_is_refused_in_a_sentence(name: str, narrow: str, says: str) -> None:
+    fields = {"row": "decimal(5,1)", "rate": "double", name: narrow}
+    schema = struct(", ".join(f"{one} {of}" for one, of in fields.items()))
     with pytest.raises(WrongTypeError) as caught:
-        Encoder(shop, struct(**fields), "row")  # type: ignore[arg-type]
+        Encoder(shop, schema, "row")
     assert says in str(caught.value) and str(caught.value).endswith(".")
 
 
 def test_a_number_that_a_double_cannot_hold_is_told_with_its_row() -> None:
-    schema = struct(row=DecimalType(5, 1), rate=LongType())
+    schema = struct("row decimal(5,1), rate bigint")
     rows = [(Decimal(1), 2**53), (Decimal(2), 2**53 + 1)]
     with pytest.raises(WrongTypeError) as caught:
         Encoder(shop, schema, "row").encode(batch(schema, *rows))
@@ -368,7 +342,7 @@ def test_a_number_that_a_double_cannot_hold_is_told_with_its_row() -> None:
 
 
 def test_a_date_beyond_those_of_python_is_told_with_its_row() -> None:
-    schema = struct(row=DecimalType(5, 1), made=DateType())
+    schema = struct("row decimal(5,1), made date")
     rows = pa.RecordBatch.from_arrays(
         [pa.array([Decimal(1)], pa.decimal128(5, 1)), pa.array([2**30], pa.int32()).cast("date32")],
         names=["row", "made"],
@@ -378,16 +352,14 @@ def test_a_date_beyond_those_of_python_is_told_with_its_row() -> None:
 
 
 def test_a_null_row_is_refused() -> None:
-    schema = struct(row=DecimalType(5, 1), sold=LongType())
+    schema = struct("row decimal(5,1), sold bigint")
     with pytest.raises(WrongTypeError, match=r"'row' is null in a row .* every row needs a key"):
         Encoder(shop, schema, "row").encode(batch(schema, (None, 1)))
 
 
 def test_wider_types_are_read_and_a_wrong_value_is_told_with_its_cell() -> None:
     row = shop.encode_row(Decimal("1.5"))
-    schema = struct(
-        row=DecimalType(10, 2), count=DoubleType(), sold=DoubleType(), made=TimestampNTZType()
-    )
+    schema = struct("row decimal(10,2), count double, sold double, made timestamp_ntz")
     columns = chosen(shop, schema)
     cells = {b"count": INT16.encode(-3), b"made": DATE.encode(date(2010, 10, 4))}
     [found] = to_batch(columns, [(row, cells)]).to_pylist()
@@ -403,11 +375,11 @@ def test_wider_types_are_read_and_a_wrong_value_is_told_with_its_cell() -> None:
 
 def test_an_int_is_read_as_a_decimal_or_a_double_that_holds_it_exactly() -> None:
     row = shop.encode_row(Decimal(1))
-    columns = chosen(shop, struct(size=DecimalType(6, 2)))
+    columns = chosen(shop, struct("size decimal(6,2)"))
     assert to_batch(columns, [(row, {b"size": b"1234"})]).to_pylist() == [{"size": Decimal(1234)}]
     with pytest.raises(WrongTypeError, match="size holds b'12345'"):
         to_batch(columns, [(row, {b"size": b"12345"})])
-    columns = chosen(shop, struct(size=DoubleType()))
+    columns = chosen(shop, struct("size double"))
     assert to_batch(columns, [(row, {b"size": b"-5"})]).to_pylist() == [{"size": -5.0}]
     for large in (2**53 + 1, 10**30 + 1):
         with pytest.raises(WrongTypeError, match="cannot be read as double"):
@@ -416,8 +388,8 @@ def test_an_int_is_read_as_a_decimal_or_a_double_that_holds_it_exactly() -> None
 
 def test_a_decimal_in_json_keeps_its_digits() -> None:
     exact = Decimal("12345678901234567.12345678901234567890")
-    kind = struct(price=DecimalType(38, 20), at=TimestampNTZType(), many=ArrayType(DecimalType(3)))
-    schema = struct(row=DecimalType(5, 1), meta=kind)
+    of_meta = "struct<price:decimal(38,20),at:timestamp_ntz,many:array<decimal(3,0)>>"
+    schema = struct(f"row decimal(5,1), meta {of_meta}")
     value = {"price": exact, "at": NOON, "many": [Decimal(2), None]}
     [one] = Encoder(shop, schema, "row").encode(batch(schema, (Decimal(1), value)))
     assert one.cells[b"meta"] == (
@@ -432,11 +404,8 @@ def test_a_decimal_in_json_keeps_its_digits() -> None:
 def test_a_family_as_rows_has_the_types_of_its_row_and_values() -> None:
     offers: Any = next(one for one in shop.members if one.name == "offers")
     fields = long_fields(offers, "row")
-    assert [field.dataType for field in fields] == [
-        DecimalType(5, 1),
-        StringType(),
-        DecimalType(6, 2),
-    ]
+    types = [field.dataType.simpleString() for field in fields]
+    assert types == ["decimal(5,1)", "string", "decimal(6,2)"]
     cell = (
         shop.encode_row(Decimal("1.5")),
         b"offers:x",
@@ -446,7 +415,7 @@ def test_a_family_as_rows_has_the_types_of_its_row_and_values() -> None:
     assert long_rows(offers, fields, "row").batch(*arrays).to_pylist() == [
         {"row": Decimal("1.5"), "qualifier": "x", "value": Decimal("9.99")}
     ]
-    narrow = StructType([StructField("row", DecimalType(4, 1))])
+    narrow = struct("row decimal(4,1)")
     with pytest.raises(WrongTypeError, match=r"'row' .* is decimal\(5,1\); it cannot be decimal"):
         long_rows(offers, narrow, "row")
 

@@ -4,45 +4,28 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
-import sys
 import textwrap
 
 import click
 import pytest
+from commands import python
 
 import percola
 from percola.cli.root import cli
 
-HEAVY = (
-    "prometheus_client",
-    "rich",
-    "grpc",
-    "jpype",
-    "kazoo",
-    "pyspark",
-    "py4j",
-    "pandas",
-    "pyarrow",
-    "numpy",
-    "pypdf",
-    "http.server",
-    "sortedcontainers",
-)
+HEAVY = {
+    *("prometheus_client", "rich", "grpc", "jpype", "kazoo", "pyspark", "py4j", "pandas"),
+    *("pyarrow", "numpy", "pypdf", "http.server", "sortedcontainers"),
+}
 """Modules that take longer to load than Percola, and that a program may not need."""
 
 
 def loaded_by(program: str) -> set[str]:
     """Which of the heavy modules a program has loaded at its end."""
-    told = f"import sys; print('loaded:', *(set(sys.modules) & {set(HEAVY)!r}))"
-    run = subprocess.run(
-        [sys.executable, "-c", f"{textwrap.dedent(program)}\n{told}"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert run.stderr == ""
-    return set(run.stdout.splitlines()[-1].split()[1:])
+    told = f"import sys; print('loaded:', *(set(sys.modules) & {HEAVY!r}))"
+    answer = python(f"{textwrap.dedent(program)}\n{told}")
+    assert (answer.code, answer.err) == (0, "")
+    return set(answer.out.splitlines()[-1].split()[1:])
 
 
 def test_an_import_of_all_public_names_loads_nothing_heavy() -> None:
@@ -153,24 +136,16 @@ def test_ctrl_c_while_a_command_loads_prints_no_traceback(
 ) -> None:
     entry = {"percola": "percola.cli", "webindex": "webindex.__main__"}[program]
     source = INTERRUPTED.format(module=module, program=program, words=words, entry=entry)
-    run = subprocess.run(
-        [sys.executable, "-c", source], capture_output=True, text=True, check=False
-    )
+    answer = python(source)
     # Click ends the line on which a terminal shows ^C.
-    assert (run.stdout, run.stderr.strip()) == ("interrupted\n", "")
+    assert (answer.out, answer.err.strip()) == ("interrupted\n", "")
     # A shell reports both as 130.
-    assert run.returncode in (-signal.SIGINT, 130)
+    assert answer.code in (-signal.SIGINT, 130)
 
 
 def test_a_command_that_ignores_ctrl_c_still_does_once_it_has_loaded() -> None:
     source = INTERRUPTED.format(
         module="click", program="percola", words=["--help"], entry="percola.cli"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", "import signal; signal.signal(2, signal.SIG_IGN)\n" + source],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert run.returncode == 0
-    assert "Usage: percola" in run.stdout
+    answer = python("import signal; signal.signal(2, signal.SIG_IGN)\n" + source)
+    assert answer.code == 0 and "Usage: percola" in answer.out

@@ -48,8 +48,7 @@ def test_a_cell_is_read_by_the_short_path_although_others_have_locked_it(
         engines.using("python"),
         percola.open(tmp_path / "repo", [table], durability="relaxed") as repo,
     ):
-        with repo.transaction() as t:
-            t.set(written, "a", b"value")
+        repo.run(lambda t: t.set(written, "a", b"value"))
         for two_phase in (False, True):
             with repo.transaction(two_phase=two_phase) as t:
                 assert t.get_for_update(written, "a") == b"value"

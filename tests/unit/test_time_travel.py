@@ -11,7 +11,7 @@ import pytest
 from commands import call, is_error, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stores import Ground, ScriptedClock, ground, repo
+from stores import Ground, ScriptedClock, at_work
 
 import percola
 from percola import Repository, SnapshotTooOldError, Table, UsageError, Worker, feed, observer
@@ -20,8 +20,6 @@ from percola.gc import time_log
 from percola.gc.time_log import TimeLog, read_log
 from percola.oracle.embedded import EmbeddedOracle
 from percola.store.memory import MemoryStore
-
-__all__ = ["ground", "repo"]
 
 bank = Table("bank", feed=True)
 bal = bank.column("bal", int)
@@ -223,12 +221,8 @@ def test_workers_write_the_log_whether_they_collect_garbage_or_not(
     repo = ground.repo(TABLES)
     with repo.transaction() as t:
         t.set(bal, "Bob", 1)
-    worker = Worker(repo, [look], threads=1, retention=retention, collect=0.01)
-    worker.start()
-    try:
+    with at_work(Worker(repo, [look], threads=1, retention=retention, collect=0.01)):
         wait_until(lambda: read_log(repo.context.store), what="the time is logged")
-    finally:
-        worker.stop()
     moment = repo.timestamp_at(datetime.now(UTC))
     assert t.commit_ts is not None and moment.ts >= t.commit_ts
     assert abs((datetime.now(UTC) - moment.time).total_seconds()) < 60
@@ -241,12 +235,10 @@ def test_commands_read_at_a_time_and_say_how_exact_that_is(folder: Path) -> None
     clock = Wall()
     with percola.open(folder, schema=TABLES) as repo:
         times = TimeLog(repo.context.store, clock, None)
-        with repo.transaction() as t:
-            t.set(bal, "Bob", 1)
+        repo.run(lambda t: t.set(bal, "Bob", 1))
         times.newest_older(repo.context.oracle.read_timestamp())
         ts = repo.context.oracle.read_timestamp()
-        with repo.transaction() as t:
-            t.set(bal, "Bob", 2)
+        repo.run(lambda t: t.set(bal, "Bob", 2))
     where = ("--repo", folder)
     at = (START + timedelta(seconds=30)).isoformat()
     answer = call(*where, "get", "Bob", "bal", "--at", at)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
+
+from commands import answer_of
 
 from percola import Transaction
 
@@ -34,23 +35,13 @@ def complaints(tmp_path: Path, program: str) -> list[str]:
     text = DECLARED + textwrap.dedent(program).strip() + "\n"
     file = tmp_path / "program.py"
     file.write_text(text)
-    options = [
-        "--config-file",
-        str(ROOT / "pyproject.toml"),
-        "--cache-dir",
-        str(tmp_path / "cache"),
-    ]
-    done = subprocess.run(
-        [sys.executable, "-m", "mypy", *options, "--no-pretty", "--hide-error-codes", file.name],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.stderr == ""
+    options = f"--config-file {ROOT}/pyproject.toml --cache-dir {tmp_path}/cache --no-pretty"
+    mypy = [sys.executable, "-m", "mypy", *options.split(), "--hide-error-codes", file.name]
+    done = answer_of(mypy, cwd=tmp_path, seconds=300)
+    assert done.err == ""
     lines = text.splitlines()
     found = []
-    for said in done.stdout.splitlines()[:-1]:
+    for said in done.out.splitlines()[:-1]:
         _, line, _, message = said.split(":", 3)
         found.append(f"{lines[int(line) - 1].strip()}: {message.strip()}")
     return found

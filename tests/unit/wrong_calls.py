@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import pytest
+
+import percola
 from percola import JSON, Repository, Table
 from percola.cells import Kind
 
@@ -29,6 +34,14 @@ twin = Table("docs")
 missing = twin.column("missing", int)
 missing_weak = twin.weak_column("missing-weak")
 missing_family = twin.family("missing-family")
+
+
+@pytest.fixture(params=["memory", "lmdb"])
+def repo(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Repository]:
+    address = "memory:" if request.param == "memory" else tmp_path / "repo"
+    with percola.open(address, schema=TABLES) as repo:
+        repo.run(lambda t: t.set(title, "a", "as it was"))
+        yield repo
 
 
 def any_(thing: object) -> Any:
