@@ -52,9 +52,6 @@ def test_a_writer_cannot_slip_into_the_middle_of_a_commit(ground: Ground, place:
     assert bobs.snapshot().get_many([(value, "x"), (value, "y")]) == [1, 1]
 
 
-# --- The script for the table -----------------------------------------------------------
-
-
 def play(repo: Repository) -> Verdict:
     ann, bob = repo.transaction(), repo.transaction()
     ann.set(value, "x", 1)

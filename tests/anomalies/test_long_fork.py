@@ -99,9 +99,6 @@ def test_all_snapshots_taken_under_load_are_ordered(repo: Repository) -> None:
         assert all(a <= b for a, b in zip(earlier, later, strict=True)), (earlier, later)
 
 
-# --- The script for the table -----------------------------------------------------------
-
-
 def play(repo: Repository) -> Verdict:
     ann, bob, dave = repo.transaction(), repo.transaction(), repo.transaction()
     ann.set(value, "x", 1)

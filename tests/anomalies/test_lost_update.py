@@ -77,9 +77,6 @@ def test_concurrent_deposits_all_arrive(repo: Repository) -> None:
     assert repo.snapshot().get(balance, "x") == 40
 
 
-# --- The script for the table -----------------------------------------------------------
-
-
 def play(repo: Repository) -> Verdict:
     add(repo, 100)
     ann, bob = repo.transaction(), repo.transaction()

@@ -71,9 +71,6 @@ def test_a_row_that_is_being_committed_is_not_overlooked_by_a_later_scan(ground:
     assert scanning.result(20) == ["queue/1", "queue/2", "queue/3"]
 
 
-# --- The script for the table -----------------------------------------------------------
-
-
 def play(repo: Repository) -> Verdict:
     put(repo, "queue/1", "queue/3")
     ann = repo.transaction()

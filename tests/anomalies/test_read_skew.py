@@ -99,9 +99,6 @@ def test_every_reader_sees_the_same_sum_while_others_move_money(repo: Repository
     assert len(sums) > 300 and set(sums) == {600}
 
 
-# --- The scripts for the table ----------------------------------------------------------
-
-
 def bob_moves_ten(repo: Repository) -> None:
     repo.run(lambda bob: move(bob, ROWS[0], ROWS[1], 10))
 

@@ -94,9 +94,6 @@ def test_two_that_only_lock_the_same_cell_conflict_as_well(repo: Repository) -> 
         ann.commit()
 
 
-# --- The script for the table -----------------------------------------------------------
-
-
 def play(repo: Repository, leave: Callable[[Transaction, str, str], None] = leave) -> Verdict:
     everybody_on_call(repo)
     ann, bob = repo.transaction(), repo.transaction()

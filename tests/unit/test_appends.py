@@ -222,9 +222,6 @@ def test_a_long_chain_needs_no_recursion(story: Story) -> None:
     assert story.anomalies() == []
 
 
-# --- Seeded into histories of a model ---------------------------------------------------
-
-
 @settings(max_examples=150)
 @given(rng=st.randoms(use_true_random=True), steps=st.integers(1, 250))
 def test_a_correct_history_has_no_cycle_whatever_its_timestamps_say(

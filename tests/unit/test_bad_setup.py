@@ -46,8 +46,6 @@ from tests.unit.wrong_calls import (
 )
 from tests.unit.wrong_calls import repo as repo
 
-# --- Declaring --------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize(
     ("change", "words"),
@@ -210,9 +208,6 @@ def test_a_process_opens_a_repository_with_one_durability(tmp_path: Path) -> Non
         with pytest.raises(ConflictingOptionsError, match=r"'relaxed'.*'full'"):
             percola.open(tmp_path / "repo", schema=TABLES, durability="full")
         percola.open(tmp_path / "repo", schema=TABLES).close()
-
-
-# --- Observers and workers --------------------------------------------------------------
 
 
 def _noop(t: Transaction, row: str) -> None:

@@ -108,9 +108,6 @@ def test_processor_time_is_found_behind_any_name(monkeypatch: pytest.MonkeyPatch
     assert cpu_seconds(f"17 (a b) 1 (c) S {fields[2:]}") == pytest.approx((14 + 15) / 100)
 
 
-# --- Locked cells -------------------------------------------------------------------------
-
-
 def test_the_locked_cells_have_a_lock_only_record_for_each_of_so_many_transactions() -> None:
     with percola.open("memory:", [locked_cells._table]) as repo:
         for locks in (0, 7):

@@ -81,9 +81,6 @@ def test_a_missing_document_and_a_wrong_cluster_are_found(
         check("a system", [(1, 2, 3), (4, 5, 6), (7, 8, 3)], labels)
 
 
-# --- The observer ---------------------------------------------------------------------------
-
-
 def cluster(keys: Keys, join: Join, order: Sequence[int], batch: int) -> dict[int, str]:
     """What an observer makes of documents that come in an order, one after the other."""
     made: Observer[str] = observer(fig7_percola.keys, name="join", batch=batch)(join)

@@ -316,9 +316,6 @@ def test_a_range_of_timestamps_that_ends_before_it_begins_holds_nothing() -> Non
     assert store._reading.entries(Cell("t", b"r", b"c"), Kind.LOCK, 5, 4, None) == []
 
 
-# --- Requests ---------------------------------------------------------------------------
-
-
 def test_a_request_of_many_rows_has_no_more_changes_than_bigtable_takes() -> None:
     """100,000 in all rows together; deletions are small, so that bytes alone do not cut them."""
     calls = Calls(PLACE, request_seconds=1.0, timeout_seconds=1.0)

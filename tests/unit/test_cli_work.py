@@ -106,9 +106,6 @@ def start() -> Iterator[Callable[..., Running]]:
         yield begin
 
 
-# --- locks ------------------------------------------------------------------------------
-
-
 def test_locks_shows_transactions_with_their_cells_and_whether_the_owner_lives(
     tmp_path: Path,
 ) -> None:

@@ -30,6 +30,16 @@ def mine(tmp_path: Path) -> Iterator[LocalCoordination]:
     coordination.close()
 
 
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[LocalCoordination]:
+    """Another process, as far as the folder shows: one's own FIFO is left out by its name."""
+    coordination = LocalCoordination(tmp_path)
+    coordination._token = "another"
+    yield coordination
+    coordination._token = None
+    coordination.close()
+
+
 def files(folder: Path, kind: str) -> list[str]:
     return sorted(os.listdir(folder / kind))
 
@@ -223,9 +233,6 @@ def test_an_announcement_shorter_than_the_last_leaves_a_readable_file(
     assert told == {"pid": os.getpid(), "observers": {}}
 
 
-# --- Row locks --------------------------------------------------------------------------
-
-
 def test_a_row_lock_keeps_out_threads_and_processes_until_it_is_given_back(
     mine: LocalCoordination, tmp_path: Path
 ) -> None:
@@ -290,13 +297,10 @@ def test_a_listener_that_has_stopped_hears_nothing_and_others_still_do(
 
 
 def test_a_wake_up_names_its_tables_to_other_processes(
-    mine: LocalCoordination, tmp_path: Path, wait_until: Wait
+    mine: LocalCoordination, other: LocalCoordination, tmp_path: Path, wait_until: Wait
 ) -> None:
     told: list[bytes] = []
     mine.on_wake(told.append)
-    other = LocalCoordination(tmp_path)
-    # Another process, as far as the folder shows: this one's own FIFO is left out by its name.
-    other._token = "another"
     for tables in (["docs"], ["docs", "links"], None):
         other.wake(tables)
         wait_until(lambda: told)
@@ -306,12 +310,10 @@ def test_a_wake_up_names_its_tables_to_other_processes(
     fifo.write_bytes(b"!!")  # What releases without marks write.
     wait_until(lambda: told)
     assert set(told) == {EVERY_TABLE}
-    other._token = None
-    other.close()
 
 
 def test_whoever_has_many_wake_ups_to_read_takes_them_for_all_tables(
-    mine: LocalCoordination, tmp_path: Path, wait_until: Wait
+    mine: LocalCoordination, other: LocalCoordination, wait_until: Wait
 ) -> None:
     """There may have been no room for more."""
     told: list[bytes] = []
@@ -323,8 +325,6 @@ def test_whoever_has_many_wake_ups_to_read_takes_them_for_all_tables(
         held.wait(10)
 
     mine.on_wake(hold)
-    other = LocalCoordination(tmp_path)
-    other._token = "another"
     other.wake(["docs"])
     assert entered.wait(10)
     for _ in range(70_000):  # More than a FIFO has room for.
@@ -333,8 +333,6 @@ def test_whoever_has_many_wake_ups_to_read_takes_them_for_all_tables(
     held.set()
     wait_until(lambda: EVERY_TABLE in told)
     assert told[0] == marks_of(["docs"])
-    other._token = None
-    other.close()
 
 
 def test_whoever_begins_to_listen_is_rung_from_then_on(

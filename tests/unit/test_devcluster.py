@@ -378,9 +378,6 @@ def test_the_time_that_it_may_take_is_bounded(java: Path, folder: Path) -> None:
     assert pids.running(folder) == {}
 
 
-# --- The command --------------------------------------------------------------------------
-
-
 def test_the_command_says_what_is_wrong_in_a_sentence(folder: Path, java: Path) -> None:
     for words in (["down"], ["status"]):
         done = run("--json", "dev-cluster", *words, "--folder", folder)

@@ -346,9 +346,6 @@ def test_a_status_reads_as_a_line() -> None:
     assert str(fresh) == "worker 0: waiting; 0 transactions, 0 a second; 0 restarts"
 
 
-# --- What is refused ----------------------------------------------------------------------
-
-
 class ConnectSession:
     """A session that has no context, as Spark Connect's."""
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from forked import held_by_a_thread, in_child
-from stores import at_work
+from stores import all_at_once, at_work
 
 import percola
 from percola import Repository, Table, Worker
@@ -245,16 +245,8 @@ def test_several_threads_may_fork_at_once(local: Repository) -> None:
         local.run(lambda t: t.set(length, f"{number}", number))
         return number
 
-    outcomes: list[str] = []
-    threads = [
-        threading.Thread(target=lambda n=n: outcomes.append(in_child(lambda: write(n))))
-        for n in range(4)
-    ]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
-    assert sorted(outcomes) == ["0", "1", "2", "3"]
+    forks = [lambda n=n: in_child(lambda: write(n)) for n in range(4)]
+    assert all_at_once(forks) == ["0", "1", "2", "3"]
     with local.snapshot() as now:
         assert [now.get(length, f"{n}") for n in range(4)] == [0, 1, 2, 3]
 

@@ -326,9 +326,6 @@ def test_a_timestamp_that_does_not_fit_is_refused(ts: int) -> None:
         plan(RowMutation("t", b"r", (), [lock(b"c", ts)]), False)
 
 
-# --- What comes back --------------------------------------------------------------------
-
-
 def block(row: bytes, entry: Entry) -> bytes:
     """A cell as HBase writes it in a block."""
     family, column, ts, value = entry

@@ -248,9 +248,6 @@ def test_an_interrupt_in_the_middle_of_a_group_is_its_leaders_and_the_others_are
     assert not environment._running
 
 
-# --- The map ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("durability", ["full", "relaxed"])
 def test_the_map_grows_while_threads_read(tmp_path: Path, durability: str) -> None:
     store = LmdbStore(tmp_path, durability=durability, map_bytes=1 << 20)

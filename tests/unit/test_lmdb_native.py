@@ -428,8 +428,6 @@ def test_an_engine_that_was_built_for_another_version_is_not_used(
     )
 
 
-# --- Processes with different engines share a repository ----------------------------------
-
 table = Table("t")
 count = table.column("count", int)
 

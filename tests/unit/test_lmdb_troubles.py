@@ -41,9 +41,6 @@ docs = Table("docs")
 body = docs.column("body")
 
 
-# --- A full disk ------------------------------------------------------------------------
-
-
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path | None]:
     """A file system of 8 MB; None where none may be mounted."""
@@ -130,9 +127,6 @@ def test_a_limit_on_the_size_of_files_is_a_full_disk(tmp_path: Path) -> None:
         child.hear()
 
 
-# --- Damage -----------------------------------------------------------------------------
-
-
 def overwritten(data: bytes) -> bytes:
     return os.urandom(16_384) + data[16_384:]
 
@@ -170,9 +164,6 @@ def test_a_damaged_file_is_one_clear_error_and_is_left_as_it_is(
     file.write_bytes(sound)
     with percola.open(folder, schema=[docs]) as repo:
         assert repo.snapshot().get(body, "a") == b"v" * 100_000
-
-
-# --- Permissions ------------------------------------------------------------------------
 
 
 def open_as_nobody(pipe: Connection, folder: Path) -> list[str]:

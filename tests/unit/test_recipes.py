@@ -77,6 +77,17 @@ def work(repo: Repository, observers: Sequence[Observer[Any]]) -> None:
     Worker(repo, observers, threads=1, retention=None).run_until_idle()
 
 
+def conflict(repo: Repository, sums: Sums, group: str, n: int, rows: str) -> None:
+    """Two rows contribute at once: the one that loses does so again, to a part."""
+    first, second = repo.transaction(), repo.transaction()
+    for t, row in zip((first, second), rows, strict=True):
+        sums.contribute(t, row, {group: {"n": n}})
+    first.commit()
+    with pytest.raises(ConflictError):
+        second.commit()
+    repo.run(lambda t: sums.contribute(t, rows[1], {group: {"n": n}}))
+
+
 Contributions = Mapping[str, Any]
 
 ROWS = st.sampled_from(["a", "b", "c", "d", "e"])
@@ -161,13 +172,7 @@ def test_a_measure_that_is_unknown_or_of_another_type_is_refused() -> None:
 
 def test_transactions_that_conflict_in_a_group_give_it_shards_until_they_are_folded() -> None:
     repo, sums = with_sums(n=int)
-    first, second = repo.transaction(), repo.transaction()
-    for t, row in ((first, "a"), (second, "b")):
-        sums.contribute(t, row, {"hot": {"n": 5}})
-    first.commit()
-    with pytest.raises(ConflictError):
-        second.commit()
-    repo.run(lambda t: sums.contribute(t, "b", {"hot": {"n": 5}}))
+    conflict(repo, sums, "hot", 5, "ab")
     third = repo.transaction()
     row = repo.snapshot().get_row(sums.table, "hot")
     assert row[sums.table.resolve("shards")] == 2, row  # type: ignore[index]
@@ -219,22 +224,12 @@ def test_a_recipe_follows_the_groups_of_observed_sums_also_where_they_have_shard
         with repo.transaction() as t:
             sums.contribute(t, row, {group: {"n": n}})
     assert largest() == [5, "red"]
-    first, second = repo.transaction(), repo.transaction()
-    for t, row in ((first, "c"), (second, "d")):
-        sums.contribute(t, row, {"blue": {"n": 4}})
-    first.commit()
-    with pytest.raises(ConflictError):
-        second.commit()
-    with repo.transaction() as t:
-        sums.contribute(t, "d", {"blue": {"n": 4}})  # To a part.
+    conflict(repo, sums, "blue", 4, "cd")
     assert largest() == [11, "blue"]
     with repo.transaction() as t:
         for row in "bcd":
             sums.contribute(t, row, {})
     assert largest() == [5, "red"]
-
-
-# --- Distinct ---------------------------------------------------------------------------
 
 
 @settings(max_examples=40)
@@ -455,9 +450,6 @@ def test_a_program_without_a_measure_does_not_replace_contributions_to_it() -> N
     assert check(repo, [all_]) == []
 
 
-# --- What differs is told -----------------------------------------------------------------
-
-
 def test_check_tells_what_differs() -> None:
     source = Table("source")
     sums = Sums("sums", source, {"n": int})
@@ -509,9 +501,6 @@ def test_check_says_of_contributions_that_cannot_be_combined_which_they_are() ->
         best.contribute(t, "b", {"g": "x"})
     with pytest.raises(WrongTypeError, match="cannot be checked: rows contribute 1 and 'x'"):
         check(repo, [best])
-
-
-# --- Keys -------------------------------------------------------------------------------
 
 
 @given(st.text(min_size=1, max_size=60), st.text(min_size=1, max_size=60))

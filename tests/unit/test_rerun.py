@@ -181,9 +181,6 @@ def test_rows_whose_observed_cells_were_deleted_are_left_alone(repo: Repository)
     assert ran == {("measure", "b/0001"): 1}
 
 
-# --- Beside runs of the observer ----------------------------------------------------------
-
-
 def test_a_run_that_began_before_its_row_was_marked_does_not_count(ground: Ground) -> None:
     """N3: the run and the mark write the same acknowledgment, so the run is repeated."""
     repo, marker = ground.repo(TABLES), ground.repo(TABLES)
@@ -306,9 +303,6 @@ def test_a_rate_bounds_the_rows_of_a_second(ground: Ground) -> None:
 def test_a_rate_that_is_no_number_of_rows_is_refused(repo: Repository, rate: float) -> None:
     with pytest.raises(ConflictingOptionsError, match="is not a number of rows above 0"):
         rerun(repo, measure, rate=rate)
-
-
-# --- Observing a column that has data ------------------------------------------------------
 
 
 def test_a_column_that_has_data_can_be_observed_from_now_on(tmp_path: Path) -> None:

@@ -26,36 +26,6 @@ from percola.cells import failed_column
 from percola.schema import MAX_COLUMN_BYTES, MAX_NAME
 from tests.unit.wrong_calls import check_message
 
-json_values = st.recursive(
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats(allow_nan=False, allow_infinity=False)
-    # Text that is Unicode; a lone surrogate is not.
-    | st.text(st.characters(exclude_categories=["Cs"])),
-    lambda inner: (
-        st.lists(inner, max_size=4)
-        | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner, max_size=4)
-    ),
-    max_leaves=12,
-)
-VALUES: dict[str, tuple[Any, st.SearchStrategy[Any]]] = {
-    "bytes": (bytes, st.binary()),
-    "str": (str, st.text(st.characters(exclude_categories=["Cs"]))),
-    "int": (int, st.integers()),
-    "float": (float, st.floats(allow_nan=False)),
-    "bool": (bool, st.booleans()),
-    "json": (JSON, json_values),
-}
-MISFITS: list[tuple[Any, list[Any]]] = [
-    (bytes, ["text", 1, None, [1]]),
-    (str, [b"bytes", 1, None, "\ud800"]),
-    (int, ["1", 1.0, True, None]),
-    (float, ["1.0", True, None, b"1"]),
-    (bool, [1, 0, "true", None]),
-    (JSON, [b"bytes", {1, 2}, math.nan, math.inf, {"a": object()}]),
-]
-
 
 def upper() -> Codec[str]:
     return Codec("upper", lambda value: value.upper().encode(), bytes.decode)
@@ -101,19 +71,6 @@ def test_the_longest_names_fit_into_percolas_own_columns_of_a_store() -> None:
 # --- Types ------------------------------------------------------------------------------
 
 
-@given(data=st.data())
-@pytest.mark.parametrize("name", VALUES)
-def test_a_value_is_read_as_it_was_written(name: str, data: st.DataObject) -> None:
-    type_, values = VALUES[name]
-    column: Column[str, Any] = Table("t").column("c", type_)
-    value = data.draw(values)
-    raw = column.encode_value(value)
-    assert type(raw) is bytes
-    decoded = column.decode_value(raw)
-    assert decoded == value
-    assert type(decoded) is type(value)
-
-
 def test_bytes_may_be_given_as_any_buffer_and_a_float_as_an_int() -> None:
     table = Table("t")
     for buffer in (bytearray(b"ab"), memoryview(b"ab")):
@@ -121,24 +78,6 @@ def test_bytes_may_be_given_as_any_buffer_and_a_float_as_an_int() -> None:
     column = table.column("f", float)
     assert column.decode_value(column.encode_value(3)) == 3.0
     assert math.isnan(column.decode_value(column.encode_value(math.nan)))
-
-
-@pytest.mark.parametrize(
-    ("type_", "value"), [(type_, value) for type_, values in MISFITS for value in values]
-)
-def test_a_value_of_another_type_is_refused_in_a_sentence(type_: Any, value: Any) -> None:
-    column: Column[str, Any] = Table("t").column("c", type_)
-    with pytest.raises(WrongTypeError, match=r"column t\.c holds"):
-        column.encode_value(value)
-
-
-@pytest.mark.parametrize(
-    ("type_", "raw"), [(str, b"\xff"), (int, b"one"), (float, b"?"), (JSON, b"{")]
-)
-def test_bytes_of_another_type_are_refused_when_they_are_read(type_: Any, raw: bytes) -> None:
-    column: Column[str, Any] = Table("t").column("c", type_)
-    with pytest.raises(WrongTypeError, match="written with another type"):
-        column.decode_value(raw)
 
 
 def test_a_long_wrong_value_is_not_repeated_whole() -> None:

@@ -61,6 +61,19 @@ def work(repo: Repository) -> None:
     Worker(repo, [index, follow], **QUICK).run_until_idle()
 
 
+def fail(repo: Repository, *rows: str) -> None:
+    """Have changes of these rows dead-lettered."""
+    put(repo, contents, *rows, text="fail")
+    work(repo)
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise error
+
+    return broken
+
+
 @pytest.fixture
 def repo(tmp_path: Path) -> Iterator[Repository]:
     folder = tmp_path / "r"
@@ -104,8 +117,7 @@ def test_what_waits_is_counted_by_observer_and_the_oldest_change_has_an_age(
 
 
 def test_what_a_worker_does_is_told_by_its_reports(page: Served, wait_until: WaitUntil) -> None:
-    worker = Worker(page.repo, [index, follow], **QUICK, retention=3600.0)
-    with at_work(worker):
+    with at_work(Worker(page.repo, [index, follow], **QUICK, retention=3600.0)):
         wait_until(lambda: "in 1 process" in page.part("observers"), what="the worker")
         numbers = itertools.count()
 
@@ -142,8 +154,7 @@ def test_a_change_that_failed_and_will_be_tried_again_is_named(
 
 
 def test_a_worker_that_reports_nothing_is_said_to(page: Served, wait_until: WaitUntil) -> None:
-    worker = Worker(page.repo, [index, follow], **{**QUICK, "report": None})
-    with at_work(worker):
+    with at_work(Worker(page.repo, [index, follow], **{**QUICK, "report": None})):
         text = "not known: this worker reports no numbers"
         wait_until(lambda: text in page.part("details"), what="the process")
         put(page.repo, contents, "a")
@@ -185,8 +196,7 @@ def test_what_takes_a_scan_of_whole_tables_is_not_read_and_it_says_so(
     page: Served, monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil
 ) -> None:
     monkeypatch.setattr(page.repo.context.store, "has_notify_table", True)
-    put(page.repo, contents, "a", text="fail")
-    work(page.repo)
+    fail(page.repo, "a")
     told = "on this store that takes a scan of whole tables"
     wait_until(lambda: told in page.part("details"), what="the sentence")
     assert told in page.part("letters") and page.samples()[-1]["failed"] is None
@@ -215,8 +225,7 @@ def test_the_safe_point_has_an_age_and_what_holds_it_back(page: Served) -> None:
 
 
 def test_hostile_rows_and_tracebacks_are_text_and_nothing_else(page: Served) -> None:
-    put(page.repo, contents, HOSTILE, text="fail")
-    work(page.repo)
+    fail(page.repo, HOSTILE)
     html = page.page()
     assert "<img" not in html and "<script>w" not in html and "window.hacked=1&gt;" in html
     assert "\u202e" not in html and "\x1b" not in html and "\\u202e" in html and "\\x1b" in html
@@ -228,8 +237,7 @@ def test_hostile_rows_and_tracebacks_are_text_and_nothing_else(page: Served) -> 
 
 
 def test_nothing_in_the_page_is_a_script_or_a_style(mine: Served) -> None:
-    put(mine.repo, contents, HOSTILE, text="fail")
-    work(mine.repo)
+    fail(mine.repo, HOSTILE)
     html = mine.page()
     assert re.findall(r"<script[^>]*>", html) == ['<script src="/static/percola/live.js" defer>']
     assert "<style" not in html and not re.search(r"<[^>]* (style|on[a-z]+)=", html)
@@ -312,10 +320,8 @@ def test_a_trouble_of_the_store_is_said_and_what_was_known_stays(
     put(page.repo, contents, "a", "b")
     wait_until(lambda: page.samples()[-1]["waiting"], what="what waits")
 
-    def broken(*_: Any, **__: Any) -> Any:
-        raise percola.StoreError("The store <b>is away</b>.")
-
-    monkeypatch.setattr(sampler, "take_survey", broken)
+    away = percola.StoreError("The store <b>is away</b>.")
+    monkeypatch.setattr(sampler, "take_survey", raising(away))
     wait_until(lambda: page.told()["trouble"] == "The store <b>is away</b>.", what="the trouble")
     html = page.page()
     assert "The store &lt;b&gt;is away&lt;/b&gt;." in html and "Changes waiting 2" in words(html)
@@ -330,10 +336,7 @@ def test_a_defect_is_said_logged_and_outlived(
     caplog: pytest.LogCaptureFixture,
     wait_until: WaitUntil,
 ) -> None:
-    def broken(*_: Any, **__: Any) -> Any:
-        raise KeyError("a secret of the server")
-
-    monkeypatch.setattr(sampler, "take_survey", broken)
+    monkeypatch.setattr(sampler, "take_survey", raising(KeyError("a secret of the server")))
     trouble = wait_until(lambda: page.told()["trouble"], what="the trouble")
     assert "server's output" in trouble and "secret" not in trouble
     assert "a secret of the server" in caplog.text
@@ -345,8 +348,7 @@ def test_a_defect_is_said_logged_and_outlived(
 
 
 def test_with_a_token_nothing_is_shown_before_it(repo: Repository) -> None:
-    put(repo, contents, "a row to be kept secret", text="fail")
-    work(repo)
+    fail(repo, "a row to be kept secret")
     with served(repo, [index], token=TOKEN) as page:
         for path in ("/", "/live.json", "/nothing", "/act"):
             answer = page.client.get(path)
@@ -370,7 +372,6 @@ def test_who_logs_out_is_out(mine: Served) -> None:
 
 
 def test_a_session_ends_after_half_a_day() -> None:
-
     clock = ScriptedClock()
     login, response = Login(TOKEN, clock), Response()
     assert login.begin(TOKEN, Request({"type": "http", "scheme": "https"}), response)
@@ -431,8 +432,7 @@ def test_a_dead_letter_is_retried_whatever_its_row_is(
     mine: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "percola.serve")
-    put(mine.repo, contents, HOSTILE, "other", text="fail")
-    work(mine.repo)
+    fail(mine.repo, HOSTILE, "other")
     assert dead(mine.repo) == {HOSTILE, "other"}
     assert name_of(HOSTILE) in mine.page()
     answer = mine.act(retry=name_of(HOSTILE))
@@ -452,8 +452,7 @@ def test_all_dead_letters_of_an_observer_are_retried_in_the_background(
     mine: Served, wait_until: WaitUntil
 ) -> None:
     rows = [f"row {number}" for number in range(60)]
-    put(mine.repo, contents, *rows, text="fail")
-    work(mine.repo)
+    fail(mine.repo, *rows)
     text = mine.part("letters")
     assert "Retry all 60 of index" in text and "The newest 50 of 60" in text
     assert mine.act(retry_all="index").status_code == 303
@@ -500,8 +499,7 @@ def test_what_cannot_be_done_is_a_sentence(mine: Served) -> None:
 
 
 def test_nothing_is_done_without_the_key_of_the_session(mine: Served) -> None:
-    put(mine.repo, contents, "a", text="fail")
-    work(mine.repo)
+    fail(mine.repo, "a")
     form = {"retry_all": "index"}
     own = mine.own
     for wrong in ({}, {"key": ""}, {"key": "x" * 43}):
@@ -532,8 +530,7 @@ def test_a_form_that_another_site_sends_does_nothing(mine: Served, headers: dict
 
 
 def test_without_a_token_there_are_no_buttons_and_no_action(page: Served) -> None:
-    put(page.repo, contents, "a", text="fail")
-    work(page.repo)
+    fail(page.repo, "a")
     html = page.page()
     assert "<button" not in html and "percola failed retry" in html
     answer = page.client.post("/act", data={"retry_all": "index"}, headers=page.own)

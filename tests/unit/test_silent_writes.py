@@ -104,11 +104,6 @@ def test_a_silent_transaction_refuses_weak_notifications(repo: Repository) -> No
         t.notify(recluster, "r")
 
 
-def test_run_takes_the_option_too(repo: Repository) -> None:
-    repo.run(lambda t: t.set(contents, "r", b"1"), notify=False)
-    assert repo.pending() == {}
-
-
 def test_a_client_that_rolls_a_silent_write_forward_notifies_nobody(ground: Ground) -> None:
     t = ground.repo(TABLES).transaction(two_phase=True)
     for row in ("a", "b"):

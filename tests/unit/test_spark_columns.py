@@ -174,8 +174,6 @@ def test_a_row_that_is_not_text_is_named() -> None:
         to_batch(chosen(docs, names="title"), [(b"a", {}), (b"\xff", {})])
 
 
-# --- JSON -----------------------------------------------------------------------------------
-
 SHAPE = (
     "struct<name: string, tags: array<string>, sizes: map<string,double>, at: timestamp, "
     "on: date, price: decimal(6,2)>"

@@ -83,8 +83,6 @@ def scene(ground: Ground) -> Scene:
     return Scene(lambda clock: ground.repo(TABLES, clock=clock))
 
 
-# --- The claim --------------------------------------------------------------------------
-
 # A minute of life: a jump of the clock, perhaps, a write before and one after the log is written.
 minutes = st.tuples(
     st.sampled_from([0.0, 0.0, 0.0, 90.0, -90.0, 7200.0, -7200.0]),

@@ -1,4 +1,4 @@
-"""Whole numbers of fixed size, decimals, dates, times, and what is made of them."""
+"""The types of columns: Python's own, numbers of fixed size, dates, times, what is made of them."""
 
 from __future__ import annotations
 
@@ -67,6 +67,7 @@ ORDERED: dict[str, tuple[Codec[Any], st.SearchStrategy[Any]]] = {
 }
 text = st.text(st.characters(exclude_categories=["Cs"]))
 floats32 = st.floats(width=32, allow_nan=False)
+finite = st.floats(allow_nan=False, allow_infinity=False)
 prices = st.none() | decimals(12, 2)
 flags = st.none() | st.booleans()
 int64s = st.none() | st.integers(-(2**63), 2**63 - 1)
@@ -95,7 +96,21 @@ NESTED: dict[str, tuple[Codec[Any], st.SearchStrategy[Any]]] = {
     ),
     "array<json>": (array_of(JSON), st.lists(st.just({"a": [1, None]}) | text, max_size=3)),
 }
-ALL = {**ORDERED, **NESTED, "float32": (FLOAT32, floats32)}
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | text | finite,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(text, inner, max_size=4),
+    max_leaves=12,
+)
+OWN: dict[str, tuple[Codec[Any], st.SearchStrategy[Any]]] = {
+    "bytes": (codec_named("bytes"), st.binary()),
+    "str": (codec_named("str"), text),
+    "int": (codec_named("int"), st.integers()),
+    "float": (codec_named("float"), st.floats(allow_nan=False)),
+    "bool": (codec_named("bool"), st.booleans()),
+    "json": (JSON, json_values),
+}
+"""The types that are Python's own."""
+ALL = {**OWN, **ORDERED, **NESTED, "float32": (FLOAT32, floats32)}
 
 EPOCH = Naive(1970, 1, 1)
 NOON = Naive(2010, 10, 4, 12)
@@ -137,6 +152,12 @@ MISFITS: list[tuple[Codec[Any], Any, str]] = [
     (struct_of(a=str), {"b": "x"}, "it has the key 'b', which is no field."),
     (struct_of(a=struct_of(b=INT16)), {"a": {"b": 2.5}}, ".a.b: float 2.5 is not int16."),
     (struct_of(a=str), ["x"], "struct<a:str>, but was given list ['x']."),
+    *((codec_named("bytes"), value, ".") for value in ("text", 1, None, [1])),
+    *((codec_named("str"), value, ".") for value in (b"bytes", 1, None, "\ud800")),
+    *((codec_named("int"), value, ".") for value in ("1", 1.0, True, None)),
+    *((codec_named("float"), value, ".") for value in ("1.0", True, None, b"1")),
+    *((codec_named("bool"), value, ".") for value in (1, 0, "true", None)),
+    *((JSON, value, ".") for value in (b"bytes", {1, 2}, math.nan, math.inf, {"a": object()})),
 ]
 
 
@@ -149,8 +170,10 @@ def test_a_value_is_read_as_it_was_written(name: str, data: st.DataObject) -> No
     codec, values = ALL[name]
     column = Table("t").column("c", codec)
     value = data.draw(values)
-    found = column.decode_value(column.encode_value(value))
-    assert found == value
+    raw = column.encode_value(value)
+    found = column.decode_value(raw)
+    assert type(raw) is bytes
+    assert found == value and type(found) is type(value)
     if isinstance(value, Decimal):
         assert found.as_tuple().exponent == value.as_tuple().exponent
 
@@ -219,6 +242,14 @@ def test_bytes_are_a_value_or_refused_and_a_value_has_one_form(name: str, raw: b
         assert again == raw
     elif not (isinstance(value, float) and math.isnan(value)):
         assert column.decode_value(again) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "raw"), [("str", b"\xff"), ("int", b"one"), ("float", b"?"), ("json", b"{")]
+)
+def test_bytes_of_another_type_are_refused_when_they_are_read(name: str, raw: bytes) -> None:
+    with pytest.raises(WrongTypeError, match="written with another type"):
+        Table("t").column("c", codec_named(name)).decode_value(raw)
 
 
 @pytest.mark.parametrize(
@@ -294,9 +325,6 @@ def test_an_impossible_type_is_refused_where_it_is_declared(declare: Callable[[]
     with pytest.raises(SchemaError) as caught:
         declare()
     assert str(caught.value).endswith(".")
-
-
-# --- Text -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -394,8 +422,6 @@ def test_a_column_of_every_type_can_be_pickled() -> None:
         assert one.row_key(date(2010, 10, 4)) == DATE.encode(date(2010, 10, 4))
 
 
-# --- Rows -------------------------------------------------------------------------------
-
 ROWS: list[tuple[Codec[Any], list[Any]]] = [
     (INT64, [-(2**63), -1, 0, 1, 2**63 - 1]),
     (DATE, [date.min, date(1969, 12, 31), date(1970, 1, 1), date(2010, 10, 4), date.max]),
@@ -442,9 +468,6 @@ def test_a_row_of_another_type_is_refused_in_a_sentence() -> None:
     )
     with pytest.raises(WrongTypeError, match="should be decimal"):
         table.decode_row(b"text")
-
-
-# --- JSON ---------------------------------------------------------------------------------
 
 
 @given(st.text('[]{}:,"1e-. \n\tnulxa', max_size=12))

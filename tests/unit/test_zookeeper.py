@@ -21,9 +21,6 @@ from percola.errors import StoreError, UsageError
 SETTINGS = Settings(("127.0.0.1:9",), "/percola/test", 10.0, 0.2, 0.2, None)
 
 
-# --- Which addresses and roots ------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
@@ -294,9 +291,6 @@ def test_what_is_read_for_two_seconds_stands_and_what_is_not_read_does_not(
         wished = wish
 
 
-# --- Where nobody listens -------------------------------------------------------------------
-
-
 def quickly(call: Callable[[], object]) -> object:
     began = time.monotonic()
     answer = call()
@@ -349,9 +343,6 @@ def test_nothing_is_connected_and_no_thread_runs_before_it_is_needed() -> None:
     assert coordination._session._needed_since is None, "a short read needs no session"
     stop()
     coordination.close()
-
-
-# --- Agreement ------------------------------------------------------------------------------
 
 
 def test_processes_agree_if_they_have_no_column_in_common_or_all_of_its_observers() -> None:
