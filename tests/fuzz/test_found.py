@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 
 import pytest
 
@@ -16,25 +17,28 @@ flag = table.column("flag", bool)
 meta = table.column("meta", JSON)
 
 
-@pytest.mark.parametrize("raw", [b"", b"P", b"\0\0\0\0\0\0\0\0\0\0", b"D\0\0\0\0\0\0\0\0\1x"])
-def test_bytes_that_are_no_write_record_are_called_damaged(raw: bytes) -> None:
-    with pytest.raises(DamagedRecordError):
-        decode_write(raw)
+NO_WRITE = [b"", b"P", b"\0\0\0\0\0\0\0\0\0\0", b"D\0\0\0\0\0\0\0\0\1x"]
+NO_LOCK = [b"", b"P" + bytes(20), b"P" + bytes(13) + b"\0\1" + bytes(6), b"P" + bytes(21) + b"more"]
+NO_TS = [b"", b"-1", b"1_0", b" 1", b"\xc2\xb2", b"9" * 5000]
 
 
 @pytest.mark.parametrize(
-    "raw",
-    [b"", b"P" + bytes(20), b"P" + bytes(13) + b"\0\1" + bytes(6), b"P" + bytes(21) + b"more"],
+    ("decode", "raw"),
+    [
+        *((decode_write, raw) for raw in NO_WRITE),
+        *((decode_lock, raw) for raw in NO_LOCK),
+        *((decode_ts, raw) for raw in NO_TS),
+    ],
 )
-def test_a_lock_record_whose_parts_are_not_all_there_is_called_damaged(raw: bytes) -> None:
+def test_bytes_that_are_no_record_or_timestamp_are_called_damaged(
+    decode: Callable[[bytes], object], raw: bytes
+) -> None:
     with pytest.raises(DamagedRecordError):
-        decode_lock(raw)
+        decode(raw)
 
 
-@pytest.mark.parametrize("raw", [b"", b"-1", b"1_0", b" 1", b"\xc2\xb2", b"9" * 5000])
-def test_a_timestamp_is_decimal_digits_and_nothing_else(raw: bytes) -> None:
-    with pytest.raises(DamagedRecordError):
-        decode_ts(raw)
+def declared(*columns: object, rows: object = "str") -> dict[str, object]:
+    return {"tables": [{"name": "t", "rows": rows, "columns": list(columns)}]}
 
 
 @pytest.mark.parametrize(
@@ -44,20 +48,12 @@ def test_a_timestamp_is_decimal_digits_and_nothing_else(raw: bytes) -> None:
         [],
         {"tables": 0},
         {"tables": [{}]},
-        {"tables": [{"name": "t", "rows": "int", "columns": []}]},
-        {"tables": [{"name": "t", "rows": [], "columns": []}]},
-        {"tables": [{"name": "t", "rows": "str", "columns": [0]}]},
-        {"tables": [{"name": "t", "rows": "str", "columns": [{"weak": 1}]}]},
-        {"tables": [{"name": "t", "rows": "str", "columns": [{"family": "f", "type": []}]}]},
-        {
-            "tables": [
-                {
-                    "name": "t",
-                    "rows": "str",
-                    "columns": [{"column": "c", "type": "int", "observed": 1}],
-                }
-            ]
-        },
+        declared(rows="int"),
+        declared(rows=[]),
+        declared(0),
+        declared({"weak": 1}),
+        declared({"family": "f", "type": []}),
+        declared({"column": "c", "type": "int", "observed": 1}),
     ],
 )
 def test_json_that_is_no_schema_is_called_damaged(stored: object) -> None:

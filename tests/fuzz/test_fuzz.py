@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from commands import ROOT, answer_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -65,17 +65,10 @@ def test_a_target_holds_on_random_bytes(name: str) -> None:
 
 def test_the_fuzzer_runs_a_target_and_tells_what_it_did(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.fuzz", "--seconds", "1", "--folder", str(tmp_path)]
-    done = subprocess.run(
-        [*command, "backup"],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
-    if "atheris, is not installed" in done.stderr:
-        assert done.returncode == 2
+    done = answer_of([*command, "backup"], cwd=ROOT)
+    if "atheris, is not installed" in done.err:
+        assert done.code == 2
         return
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "executions" in done.stdout and "fuzz: 1 targets, 0 failed." in done.stdout
+    assert done.code == 0, done
+    assert "executions" in done.out and "fuzz: 1 targets, 0 failed." in done.out
     assert list((tmp_path / "backup" / "corpus").iterdir())

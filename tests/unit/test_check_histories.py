@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -64,20 +65,12 @@ class World:
         self.repo = self.process("main")
 
     def process(self, name: str, crash_at: int | None = None) -> Repository:
-        coordination = ScriptedCoordination(name, self.alive)
+        options: dict[str, Any] = {"clock": self.clock, "lock_wait_seconds": 1.0}
+        options["coordination"] = ScriptedCoordination(name, self.alive)
         if crash_at is None:
-            return self.ground.repo(
-                TABLES, coordination=coordination, clock=self.clock, lock_wait_seconds=1.0
-            )
+            return self.ground.repo(TABLES, **options)
         store = CrashingStore(self.ground.store, crash_at + 1)
-        made = self.ground.repo(
-            TABLES,
-            store=store,
-            coordination=coordination,
-            clock=self.clock,
-            one_step=False,
-            lock_wait_seconds=1.0,
-        )
+        made = self.ground.repo(TABLES, store=store, one_step=False, **options)
         store.armed = True
         return made
 
@@ -125,14 +118,8 @@ class World:
                 elif what == "observe":
                     measure.run(repo.context, detail.encode(), self.notified(detail))
                 elif entries := self.ground.entries(contents, detail, Kind.NOTIFY):
-                    fails = Failures(
-                        repo.context,
-                        WorkerMetrics(),
-                        Random(0),
-                        attempts=1,
-                        first_wait=1,
-                        longest_wait=1,
-                    )
+                    once = {"attempts": 1, "first_wait": 1, "longest_wait": 1}
+                    fails = Failures(repo.context, WorkerMetrics(), Random(0), **once)
                     dirty = DirtyCell.of(cell_of(contents, detail), entries)
                     answers = {dirty.cell: dirty.notified}
                     fails.failed(broken, [dirty], answers, "Traceback\nValueError: x")
@@ -148,10 +135,8 @@ def live(kind: str, one_step: bool, steps: list[Step]) -> None:
         for what, detail, changes in steps:
             world.step(what, detail, changes)
             counts = Counts()
-            found = [
-                one for one in check(world.repo, counts=counts) if one.severity is Severity.ERROR
-            ]
-            assert found == []
+            found = list(check(world.repo, counts=counts))
+            assert [one for one in found if one.severity is Severity.ERROR] == []
             assert counts.unsettled == 0
             walked["left"] += counts.left
             walked["pending"] += counts.pending
@@ -160,24 +145,22 @@ def live(kind: str, one_step: bool, steps: list[Step]) -> None:
         walked["safe point"] += world.ground.store.safe_point() > 0
 
 
-def test_random_legal_histories_break_no_rule_in_memory() -> None:
-    walked.clear()
-
-    @settings(max_examples=250, suppress_health_check=[HealthCheck.too_slow])
+def hold(kind: str, examples: int) -> None:
+    @settings(max_examples=examples, suppress_health_check=[HealthCheck.too_slow])
     @given(st.booleans(), st.lists(step, max_size=25))
     def holds(one_step: bool, steps: list[Step]) -> None:
-        live("memory", one_step, steps)
+        live(kind, one_step, steps)
 
     holds()
+
+
+def test_random_legal_histories_break_no_rule_in_memory() -> None:
+    walked.clear()
+    hold("memory", 250)
     # The histories were worth walking.
     assert min(walked[one] for one in ("left", "pending", "failures", "safe point")) > 0
     assert min(walked[one] for one in ("die", "stall", "observe and die", "collect", "retry")) > 0
 
 
 def test_random_legal_histories_break_no_rule_on_lmdb() -> None:
-    @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
-    @given(st.booleans(), st.lists(step, max_size=25))
-    def holds(one_step: bool, steps: list[Step]) -> None:
-        live("lmdb", one_step, steps)
-
-    holds()
+    hold("lmdb", 25)

@@ -128,14 +128,14 @@ def test_the_repository_is_named_before_or_after_the_command_or_in_the_environme
     folder: Path, tmp_path: Path
 ) -> None:
     for answer in (
-        run("--repo", folder, "--json", "status"),
-        run("status", "--repo", folder, "--json"),
         run("status", "--json", PERCOLA_REPO=str(folder)),
-        run("--repo", f"lmdb:{folder}", "status", "--json", PERCOLA_REPO=str(tmp_path / "other")),
-        run("status", "--json", "--repo", folder, PERCOLA_REPO=str(tmp_path / "other")),
+        call("--repo", folder, "--json", "status"),
+        call("status", "--repo", folder, "--json"),
+        call("--repo", f"lmdb:{folder}", "status", "--json", PERCOLA_REPO=str(tmp_path / "other")),
+        call("status", "--json", "--repo", folder, PERCOLA_REPO=str(tmp_path / "other")),
     ):
         assert answer.json["address"] == str(folder), answer
-    answer = run("status")
+    answer = call("status")
     assert answer.code == 2 and "PERCOLA_REPO" in answer.err and answer.out == ""
 
 

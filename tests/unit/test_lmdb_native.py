@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from multiprocessing.connection import Connection
@@ -16,6 +14,7 @@ import engines
 import lmdb
 import pytest
 from children import Child
+from commands import run
 
 import percola
 from percola import SnapshotTooOldError, StoreError, Table
@@ -369,7 +368,9 @@ def errors_of(name: str, folder: Path) -> Iterator[tuple[type[Exception], str]]:
         yield raised(lambda: Environment(folder / "data.mdb" / "folder", [b"one"]))
 
 
-def test_errors_are_those_of_py_lmdb(tmp_path: Path) -> None:
+def test_errors_are_those_of_py_lmdb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Closing waits for readers.
+    monkeypatch.setattr("percola.store.lmdb.environment._TIMEOUT_SECONDS", 0.2)
     (tmp_path / "data.mdb").mkdir()
     native, python = (list(errors_of(name, tmp_path / name)) for name in engines.ENGINES)
     assert [(kind, told.replace("native", "python")) for kind, told in native] == python
@@ -408,14 +409,9 @@ def test_an_environment_is_open_once_in_a_process(tmp_path: Path) -> None:
 )
 def test_the_version_says_which_engine_is_used(variables: dict[str, str], says: str) -> None:
     engines.native()
-    shown = subprocess.run(
-        [Path(sys.executable).parent / "percola", "--version"],
-        env={**os.environ, **variables},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout
-    assert shown.startswith("percola ") and says in shown and shown.count("\n") == 1
+    shown = run("--version", **variables)
+    assert shown.code == 0 and shown.out.startswith("percola ")
+    assert says in shown.out and shown.out.count("\n") == 1
 
 
 def test_an_engine_that_was_built_for_another_version_is_not_used(
