@@ -77,9 +77,7 @@ def test_an_intermediate_value_is_never_seen(repo: Repository) -> None:
 
 
 @pytest.mark.parametrize("two_phase", [False, True])
-def test_two_transactions_never_both_see_what_the_other_wrote(
-    repo: Repository, two_phase: bool
-) -> None:
+def test_no_two_transactions_see_each_others_writes(repo: Repository, two_phase: bool) -> None:
     ann, bob = repo.transaction(), repo.transaction(two_phase=two_phase)
     ann.set(value, "x", 1)
     bob.set(value, "y", 2)

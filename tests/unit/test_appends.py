@@ -224,9 +224,7 @@ def test_a_long_chain_needs_no_recursion(story: Story) -> None:
 
 @settings(max_examples=150)
 @given(rng=st.randoms(use_true_random=True), steps=st.integers(1, 250))
-def test_a_correct_history_has_no_cycle_whatever_its_timestamps_say(
-    rng: random.Random, steps: int
-) -> None:
+def test_a_correct_history_has_no_cycle_by_any_timestamps(rng: random.Random, steps: int) -> None:
     history = Model(rng, appends=True, clients=rng.randint(1, 6)).run(steps)
     for one in history:
         one.start_ts, one.commit_ts = rng.randrange(100), rng.randrange(100)

@@ -234,9 +234,7 @@ def test_a_closed_repository_says_so(repo: Repository) -> None:
             act()
 
 
-def test_what_was_written_with_another_type_is_an_error_and_not_a_wrong_value(
-    repo: Repository,
-) -> None:
+def test_what_was_written_with_another_type_is_an_error(repo: Repository) -> None:
     repo.run(lambda t: t.set(title, "a", "not a number"))
     titles_as_numbers = Table("docs").column("title", int)
     with pytest.raises(WrongTypeError, match="written with another type"):

@@ -188,9 +188,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", OPTIONS)
-def test_an_option_that_cannot_work_is_refused_and_creates_nothing(
-    tmp_path: Path, case: str
-) -> None:
+def test_a_wrong_option_is_refused_and_creates_nothing(tmp_path: Path, case: str) -> None:
     with pytest.raises(ConflictingOptionsError) as caught:
         percola.open(tmp_path / "repo", schema=TABLES, **OPTIONS[case])
     name, given = next(iter(OPTIONS[case].items()))

@@ -220,9 +220,7 @@ def test_a_multiplied_crawl_is_read_back_from_its_file_as_it_was(
         assert theirs.date == ours.date.replace(microsecond=0)
 
 
-def test_a_recaptured_page_is_later_and_has_another_text_and_the_same_links(
-    pages: list[Capture],
-) -> None:
+def test_a_recaptured_page_is_later_with_new_text_and_the_same_links(pages: list[Capture]) -> None:
     for before in pages[::20]:
         after = recaptured(before, "Something new.")
         assert after.date > before.date

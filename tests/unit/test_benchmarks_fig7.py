@@ -74,9 +74,7 @@ def test_clusters_are_compared_whatever_they_are_called() -> None:
         ({0: 0, 1: 0, 2: 0}, "the first is 1, with 0 in place of 1"),
     ],
 )
-def test_a_missing_document_and_a_wrong_cluster_are_found(
-    labels: dict[int, int], message: str
-) -> None:
+def test_a_missing_document_or_wrong_cluster_is_found(labels: dict[int, int], message: str) -> None:
     with pytest.raises(ClusterError, match=message):
         check("a system", [(1, 2, 3), (4, 5, 6), (7, 8, 3)], labels)
 

@@ -212,9 +212,7 @@ def test_pages_to_change_are_as_they_were_loaded(pages: list[Capture], chain: Ch
         assert one.date == known[one.url].date
 
 
-def test_a_page_that_was_reported_as_unchanged_changes_after_that(
-    pages: list[Capture], chain: Chain
-) -> None:
+def test_a_page_reported_unchanged_changes_after_that(pages: list[Capture], chain: Chain) -> None:
     repo, _ = chain
     [page] = pages_of(repo, 1, seed=1)
     [digest] = [one.payload_digest for one in pages if normalise(one.url) == page.url]
@@ -226,9 +224,7 @@ def test_a_page_that_was_reported_as_unchanged_changes_after_that(
     assert arrive(repo, recaptured(again, "A sentence more.")).assembled is None
 
 
-def test_a_page_whose_text_a_sentence_more_does_not_change_is_not_one_to_change(
-    pages: list[Capture],
-) -> None:
+def test_a_page_whose_text_no_sentence_changes_is_not_one_to_change(pages: list[Capture]) -> None:
     with percola.open("memory:", schema=tables.SCHEMA) as repo, TemporaryDirectory() as folder:
         bare = [replace(one, body=re.sub(rb"<body[^>]*>", b"", one.body)) for one in pages[:4]]
         load_captures(repo, [*bare, *pages[4:6]], "a.warc")

@@ -61,9 +61,7 @@ def test_a_balance_is_the_number_before_its_mark() -> None:
     assert [amount_of(one) for one in ("93 c1.2-17", "-4 x", None)] == [93, -4, 0]
 
 
-def test_commits_are_counted_by_client_as_files_grow_and_not_before_a_line_has_its_end(
-    tmp_path: Path,
-) -> None:
+def test_commits_are_counted_by_client_once_a_line_has_its_end(tmp_path: Path) -> None:
     bank = Bank(tmp_path, "nowhere", clients=0)
     with open(tmp_path / "c1.1.jsonl", "w") as one, open(tmp_path / "c2.1.jsonl", "w") as two:
         one.write('{"outcome":"committed"}\n{"outcome":"aborted"}\n{"outcome":"comm')

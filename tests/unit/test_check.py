@@ -287,9 +287,7 @@ def test_a_timestamp_that_was_never_handed_out_is_found(repo: Repository, kind: 
     assert f"the last timestamp handed out is {last}" in found[0].message
 
 
-def test_every_finding_of_a_damaged_repository_is_reported_and_the_rest_is_walked(
-    repo: Repository,
-) -> None:
+def test_every_finding_is_reported_and_the_rest_is_walked(repo: Repository) -> None:
     for i in range(700):
         write(repo, title, f"{i:03}", "long" * 100)
     for i in (3, 300, 699):

@@ -142,9 +142,7 @@ def test_a_writer_that_stops_before_any_row_mutation_leaves_nothing_wrong(
 
 
 @pytest.mark.parametrize("after", range(4))
-def test_an_observer_that_dies_before_any_row_mutation_leaves_nothing_wrong(
-    ground: Ground, after: int
-) -> None:
+def test_an_observer_that_dies_anywhere_leaves_nothing_wrong(ground: Ground, after: int) -> None:
     known: set[str] = set()
     repo = ground.repo(TABLES, coordination=ScriptedCoordination("looker", known))
     write(repo, contents, "r", b"body")

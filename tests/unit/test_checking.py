@@ -74,9 +74,7 @@ def test_write_skew_is_permitted(story: Story) -> None:
     assert check(story.history) == []
 
 
-def test_a_reader_sees_a_commit_at_its_own_start_ts_as_one_step_transactions_do(
-    story: Story,
-) -> None:
+def test_a_reader_sees_a_commit_at_its_own_start_ts_as_one_step_commits_do(story: Story) -> None:
     story.tx(1, 2, writes=[(X, 2)])
     story.tx(2, reads=[(X, 2)])
     story.tx(2, reads=[(X, 1)])
@@ -120,9 +118,7 @@ def test_overlapping_writers_that_read_nothing(story: Story) -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), [("lock", "write"), ("write", "lock"), ("lock",) * 2])
-def test_a_cell_read_for_update_overlaps_with_a_writer(
-    story: Story, first: str, second: str
-) -> None:
+def test_a_cell_read_for_update_overlaps_a_writer(story: Story, first: str, second: str) -> None:
     for number, how in enumerate((first, second), start=2):
         story.tx(
             1,

@@ -80,30 +80,16 @@ def test_init_stores_the_schema_of_a_module_and_adds_to_it_later(tmp_path: Path)
     assert answer.code == 0 and "Added the table orders" in answer.out
 
 
-def test_init_declares_columns_of_every_sort(tmp_path: Path) -> None:
-    specs = ("a.b:bytes:observed", "a.j:json", "a.f:int:family", "a.w:weak", "a.plain", "c.d:bool")
-    columns = [word for spec in specs for word in ("--column", spec)]
-    assert call("--repo", tmp_path / "r", "init", *columns).code == 0
-    tables = call("--repo", tmp_path / "r", "status", "--json").json["tables"]
-    found = [(table["name"], one) for table in tables for one in table["columns"]]
-    assert {(name, one["name"], one["type"], one["observed"]) for name, one in found} == {
-        ("a", "b", "bytes", True),
-        ("a", "j", "json", False),
-        ("a", "f:…", "int", False),
-        ("a", "w", "weak", True),
-        ("a", "plain", "bytes", False),
-        ("c", "d", "bool", False),
-    }
-
-
 @pytest.mark.parametrize(
-    "spec", ["title:str", "docs.title:text", "docs.t:str:hidden", "docs.t:weak:family", "a.b:c:d:e"]
+    "spec",
+    [
+        *("shop", "title:str", "docs.title:text", "docs.t:str:hidden", "docs.t:weak:family"),
+        *("a.b:c:d:e", "shop.p:decimal(99,2)", "shop.p:array<", "shop.p:a"),
+    ],
 )
-def test_init_refuses_a_column_that_does_not_read_and_creates_nothing(
-    tmp_path: Path, spec: str
-) -> None:
+def test_init_refuses_an_unreadable_column_and_creates_nothing(tmp_path: Path, spec: str) -> None:
     answer = call("--repo", tmp_path / "r", "init", "--column", spec)
-    assert is_error(answer, spec, "TABLE.COLUMN:TYPE")
+    assert is_error(answer, spec, "declares no column", "TABLE.COLUMN:TYPE", "decimal(p,s)")
     assert not (tmp_path / "r").exists()
 
 
@@ -194,9 +180,7 @@ def test_a_reader_that_goes_away_is_no_error(repo: Repository) -> None:
 @pytest.mark.parametrize(
     "words", [("get", "a", "contents"), ("get", "a", "-t", "docs"), ("locks",)]
 )
-def test_a_reader_that_has_gone_before_is_no_error(
-    repo: Repository, words: tuple[str, ...]
-) -> None:
+def test_a_reader_that_had_gone_is_no_error(repo: Repository, words: tuple[str, ...]) -> None:
     put(repo, contents, "a", b"short")
     reader, writer = os.pipe()
     os.close(reader)

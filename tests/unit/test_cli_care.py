@@ -77,9 +77,7 @@ def test_check_tells_what_is_broken_and_draws_the_cell(folder: Path, repo: Repos
     assert finding["message"] in answer.out
 
 
-def test_check_shows_as_many_findings_as_it_is_asked_for_and_counts_all(
-    folder: Path, repo: Repository
-) -> None:
+def test_check_shows_the_findings_asked_for_and_counts_all(folder: Path, repo: Repository) -> None:
     lose_data(repo, *"abcdefgh")
     answer = call("--repo", folder, "check", "--limit", 2)
     assert answer.code == 1
@@ -88,9 +86,7 @@ def test_check_shows_as_many_findings_as_it_is_asked_for_and_counts_all(
     assert len(document["findings"]) == 2 and document["counts"]["errors"] == 8
 
 
-def test_check_of_a_column_that_was_not_observed_when_it_was_written_names_the_rerun(
-    tmp_path: Path,
-) -> None:
+def test_check_of_a_column_not_observed_when_written_names_the_rerun(tmp_path: Path) -> None:
     place = tmp_path / "new"
     assert call("--repo", place, "init", "--column", "shop.price:int").code == 0
     for row in ("a", "b"):
@@ -229,9 +225,7 @@ def test_a_backup_is_not_written_to_a_terminal(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["short", "changed", "other", "empty"])
-def test_a_damaged_backup_is_refused_in_a_sentence(
-    folder: Path, tmp_path: Path, damage: str
-) -> None:
+def test_a_damaged_backup_is_refused_in_words(folder: Path, tmp_path: Path, damage: str) -> None:
     file = tmp_path / "backup"
     assert call("--repo", folder, "backup", file).code == 0
     raw = file.read_bytes()
@@ -269,9 +263,7 @@ def test_a_full_disk_is_told(folder: Path, arguments: list[str], words: str) -> 
 
 
 @pytest.mark.parametrize("arguments", [["status"], ["--json", "status"], ["observers"]])
-def test_without_standard_output_a_command_does_its_work(
-    folder: Path, arguments: list[str]
-) -> None:
+def test_without_standard_output_a_command_works(folder: Path, arguments: list[str]) -> None:
     """As a worker, whose supervisor may have closed it."""
     line = ["sh", "-c", 'exec "$@" >&-', "sh", *command("--repo", folder, *arguments)]
     assert answer_of(line) == Answer(0, "", "")

@@ -105,9 +105,7 @@ def test_history_names_deletes_locks_and_rollbacks(repo: Repository) -> None:
     assert len(context.store.entries(dead, Kind.WRITE, 0, 2**63 - 1)) == 2
 
 
-def test_history_cuts_long_values_to_the_width_and_keeps_them_whole_in_json(
-    repo: Repository,
-) -> None:
+def test_history_cuts_long_values_to_the_width_but_not_in_json(repo: Repository) -> None:
     put(repo, contents, "https://example.org/" + "x" * 100, b"<html>" * 1000)
     where = ("--repo", repo.address, "history", "https://example.org/" + "x" * 100, "contents")
     lines = run(*where).out.splitlines()
@@ -138,9 +136,7 @@ def test_history_shows_bytes_that_are_not_of_the_columns_type(folder: Path) -> N
     assert "BOB" in call("--repo", folder, "history", "a", "name").out
 
 
-def test_history_and_why_say_that_a_time_of_the_log_is_a_bound(
-    folder: Path, repo: Repository
-) -> None:
+def test_history_and_why_say_that_a_logged_time_is_a_bound(folder: Path, repo: Repository) -> None:
     first = put(repo, bal, "Bob", 1)
     repo.collect_garbage()
     second = put(repo, bal, "Bob", 2)

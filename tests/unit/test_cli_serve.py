@@ -127,9 +127,7 @@ def test_a_taken_port_and_files_that_are_none_are_a_sentence(folder: Path, tmp_p
     assert is_error(refused(tmp_path / "elsewhere"), "elsewhere")
 
 
-def test_it_says_that_it_can_be_read_only_and_what_travels_unencrypted(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_it_says_if_it_is_read_only_and_what_is_unencrypted(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "token").write_text("0123456789abcdef\n")
     for words, told in (
         ((), "It can be read only"),

@@ -106,9 +106,7 @@ def start() -> Iterator[Callable[..., Running]]:
         yield begin
 
 
-def test_locks_shows_transactions_with_their_cells_and_whether_the_owner_lives(
-    tmp_path: Path,
-) -> None:
+def test_locks_shows_transactions_their_cells_and_whether_the_owner_lives(tmp_path: Path) -> None:
     folder = tmp_path / "locked"
     table = Table("bank")
     table.column("bal", int, observed=True)
@@ -381,11 +379,11 @@ def test_what_no_process_could_do_is_refused_once(folder: Path, app: Path) -> No
     assert is_error(answer, "NOTHING") and answer.err.count("NOTHING") == 1
     assert is_error(run(*words, "app:measure", "--metrics-port", 9100, cwd=app), "9100", "free")
     assert is_error(run(*words, "app:measure", "--threads", 0, cwd=app), "threads")
+    assert is_error(run(*words[:3], "app:measure", "--timeout", -1, cwd=app), "timeout")
+    assert call(*words[:3], "app:measure", "--metrics-port", 99999).code == 2
 
 
-def test_a_worker_opens_a_folder_with_the_durability_that_is_asked_for(
-    folder: Path, app: Path
-) -> None:
+def test_a_worker_opens_a_folder_with_the_durability_asked_for(folder: Path, app: Path) -> None:
     (app / "asks.py").write_text(
         "import percola\n"
         "from app import measure\n"
@@ -501,9 +499,7 @@ def test_a_target_that_is_no_list_of_observers_is_one_sentence(
     assert is_error(run("--repo", folder, "worker", target, cwd=app), *words)
 
 
-def test_a_module_that_opens_a_repository_when_it_is_imported_is_refused(
-    folder: Path, app: Path
-) -> None:
+def test_a_module_that_opens_a_repository_on_import_is_refused(folder: Path, app: Path) -> None:
     """Whatever it would write, or whichever worker it would start, it does not get that far."""
     (app / "program.py").write_text(
         "from app import *\n"
@@ -553,13 +549,6 @@ def test_init_refuses_a_schema_that_is_not_one(tmp_path: Path, app: Path) -> Non
     assert is_error(run(*where, "clash:TABLES", cwd=app), "two tables")
 
 
-def test_a_worker_refuses_options_that_cannot_work(folder: Path, app: Path) -> None:
-    where = ("--repo", folder, "worker", "app:OBSERVERS")
-    assert is_error(run(*where, "--threads", 0, cwd=app), "threads")
-    assert is_error(run(*where, "--timeout", -1, cwd=app), "timeout")
-    assert run(*where, "--metrics-port", 99999, cwd=app).code == 2
-
-
 def test_a_schema_that_contradicts_the_repository_is_refused(folder: Path, app: Path) -> None:
     (app / "wrong.py").write_text(
         "from percola import Table, observer\n"
@@ -573,7 +562,7 @@ def test_a_schema_that_contradicts_the_repository_is_refused(folder: Path, app: 
     assert before == after
 
 
-def test_an_observer_that_never_ends_is_dead_lettered_and_the_worker_goes_on(
+def test_an_endless_observer_is_dead_lettered_and_the_worker_goes_on(
     folder: Path, app: Path
 ) -> None:
     (app / "endless.py").write_text(

@@ -78,9 +78,7 @@ def ask(child: Child, *words: object) -> object:
 # --- Liveness ---------------------------------------------------------------------------
 
 
-def test_a_token_is_alive_exactly_as_long_as_its_process(
-    mine: LocalCoordination, tmp_path: Path
-) -> None:
+def test_a_token_is_alive_as_long_as_its_process(mine: LocalCoordination, tmp_path: Path) -> None:
     with Child(live, tmp_path) as child:
         token = str(ask(child, "token"))
         assert ask(child, "token") == token
@@ -130,9 +128,7 @@ def test_a_token_that_is_just_being_taken_is_not_mistaken_for_a_dead_one(
             finished.result()
 
 
-def test_asking_never_takes_a_living_process_for_dead(
-    mine: LocalCoordination, tmp_path: Path
-) -> None:
+def test_asking_takes_no_living_process_for_dead(mine: LocalCoordination, tmp_path: Path) -> None:
     token = mine.token
     with Child(live, tmp_path) as one, Child(live, tmp_path) as two:
         for _ in range(300):
@@ -262,7 +258,7 @@ def test_row_locks_vanish_with_their_process(mine: LocalCoordination, tmp_path: 
 # --- Wake-ups ---------------------------------------------------------------------------
 
 
-def test_a_wake_up_arrives_in_this_and_other_processes_at_once(
+def test_a_wake_up_arrives_in_all_processes_at_once(
     mine: LocalCoordination, tmp_path: Path
 ) -> None:
     here = threading.Event()
@@ -284,9 +280,7 @@ def test_a_wake_up_arrives_in_this_and_other_processes_at_once(
         assert here.wait(1)
 
 
-def test_a_listener_that_has_stopped_hears_nothing_and_others_still_do(
-    mine: LocalCoordination,
-) -> None:
+def test_a_stopped_listener_hears_nothing_and_others_still_do(mine: LocalCoordination) -> None:
     woken: list[str] = []
     stop = mine.on_wake(lambda _: woken.append("first"))
     mine.on_wake(lambda _: woken.append("second"))
@@ -335,9 +329,7 @@ def test_whoever_has_many_wake_ups_to_read_takes_them_for_all_tables(
     assert told[0] == marks_of(["docs"])
 
 
-def test_whoever_begins_to_listen_is_rung_from_then_on(
-    mine: LocalCoordination, tmp_path: Path
-) -> None:
+def test_who_begins_to_listen_is_rung_from_then_on(mine: LocalCoordination, tmp_path: Path) -> None:
     mine.wake()
     with Child(live, tmp_path) as child:
         ask(child, "listen")
@@ -346,9 +338,7 @@ def test_whoever_begins_to_listen_is_rung_from_then_on(
         assert child.hear() is not None
 
 
-def test_the_fifo_of_a_process_that_was_killed_is_removed(
-    mine: LocalCoordination, tmp_path: Path
-) -> None:
+def test_the_fifo_of_a_killed_process_is_removed(mine: LocalCoordination, tmp_path: Path) -> None:
     with Child(live, tmp_path) as child, Child(live, tmp_path) as other:
         ask(child, "listen")
         ask(other, "listen")

@@ -85,9 +85,7 @@ def everything(folder: Path) -> set[tuple[Cell, Kind, int, bytes]]:
 
 
 @pytest.mark.parametrize("history", [False, True])
-def test_a_copy_by_files_is_the_same_as_one_without(
-    repo: Repository, tmp_path: Path, history: bool
-) -> None:
+def test_a_copy_by_files_is_as_one_without(repo: Repository, tmp_path: Path, history: bool) -> None:
     options: dict[str, Any] = {"history": history, "durability": "relaxed"}
     by_files = copy_repository(repo, str(tmp_path / "files"), runner=Elsewhere(), **options)
     alone = copy_repository(repo, str(tmp_path / "alone"), at=by_files.ts, **options)

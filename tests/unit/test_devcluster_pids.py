@@ -56,9 +56,7 @@ def test_a_process_is_known_until_it_ends(start: Start) -> None:
     assert not process.signal(signal.SIGKILL)
 
 
-def test_a_process_that_only_has_the_id_of_another_is_left_alone(
-    tmp_path: Path, start: Start
-) -> None:
+def test_a_process_with_the_id_of_another_is_left_alone(tmp_path: Path, start: Start) -> None:
     child = start()
     process = ProcessId.of(child.pid)
     assert process is not None

@@ -36,9 +36,7 @@ def test_the_first_program_of_the_readme_prints_what_it_shows(tmp_path: Path) ->
         assert shown.code == 0 and "same" in shown.out, shown
 
 
-def test_the_worker_that_the_readme_shows_runs_the_observer_and_not_the_program(
-    tmp_path: Path,
-) -> None:
+def test_the_readmes_worker_runs_the_observer_and_not_the_program(tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text()
     (tmp_path / "first.py").write_text(blocks(text, "python")[0][1])
     [words] = re.findall(r"`percola (--repo \./first-repo worker first:\w+)`", text)

@@ -197,9 +197,7 @@ def _ended(child: int) -> bool:
     return os.waitpid(child, os.WNOHANG)[0] == child
 
 
-def test_no_lock_of_an_open_repository_is_left_out_here(
-    local: Repository, counted: Repository
-) -> None:
+def test_no_lock_of_an_open_repository_is_left_out(local: Repository, counted: Repository) -> None:
     """Every lock in an object that is made anew in a child, with the hooks as the list of them."""
     running = Worker(local, [measure])
     named = {*LOCKS, *COUNTED_LOCKS, *WORKER_LOCKS, *NETWORK_LOCKS, *WAITED_FOR}

@@ -144,9 +144,7 @@ def test_a_folder_of_settings_is_the_clients_or_refused(
     assert settings_folder() == [str(tmp_path)]
 
 
-def test_what_stands_in_the_folder_of_settings_holds_unless_the_address_says_otherwise(
-    tmp_path: Path,
-) -> None:
+def test_the_folder_of_settings_holds_unless_the_address_says_otherwise(tmp_path: Path) -> None:
     require_jars()
     said = {"hbase.security.authentication": "kerberos", "hbase.zookeeper.quorum": "elsewhere"}
     properties = "".join(
@@ -404,9 +402,7 @@ def test_what_is_set_of_java_goes_before_what_it_gets_otherwise(own: str, found:
     assert len(collectors) == 1
 
 
-def test_names_are_resolved_though_the_client_declares_a_resolver_that_it_lacks(
-    tmp_path: Path,
-) -> None:
+def test_names_are_resolved_though_the_client_lacks_a_resolver_it_declares(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "hbase-shaded-client-2.jar", "w") as jar:
         jar.writestr("META-INF/services/java.net.spi.InetAddressResolverProvider", "no.such.One\n")
     program = (

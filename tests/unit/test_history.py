@@ -71,9 +71,7 @@ def test_reads_and_writes_are_recorded_with_both_timestamps(
     assert (second.outcome, second.start_ts, second.commit_ts) == (Outcome.COMMITTED, 1, None)
 
 
-def test_own_reads_and_what_was_written_over_stand_apart(
-    repo: Repository, recorder: Recorder
-) -> None:
+def test_own_reads_and_overwritten_values_stand_apart(repo: Repository, recorder: Recorder) -> None:
     with recorder.transaction(repo) as x:
         x.set(value, "a", 1)
         x.get(value, "a")
@@ -86,9 +84,7 @@ def test_own_reads_and_what_was_written_over_stand_apart(
     assert record.ranges == [(f"{VALUE}/", f"{VALUE}0", [])]
 
 
-def test_a_cell_read_for_update_is_locked_unless_it_is_written(
-    repo: Repository, recorder: Recorder
-) -> None:
+def test_get_for_update_locks_what_is_not_written(repo: Repository, recorder: Recorder) -> None:
     with recorder.transaction(repo) as x:
         x.get_for_update(value, "a")
         x.get_for_update(value, "b")
@@ -113,9 +109,7 @@ def test_a_row_records_what_it_has_and_which_of_the_asked_columns_it_has_not(
     )
 
 
-def test_a_scan_records_its_range_as_far_as_it_was_followed(
-    repo: Repository, recorder: Recorder
-) -> None:
+def test_a_scan_records_its_range_as_far_as_followed(repo: Repository, recorder: Recorder) -> None:
     with repo.transaction() as x:
         for row in ("a1", "a2", "b1"):
             x.set(value, row, 1)
@@ -136,9 +130,7 @@ def _filled() -> Recorded:
     return Recorded(9, "p0", 0, 1, Outcome.COMMITTED, [], writes, 0, 0)
 
 
-def test_a_list_that_is_changed_later_is_recorded_as_it_was(
-    repo: Repository, recorder: Recorder
-) -> None:
+def test_a_list_changed_later_is_recorded_as_it_was(repo: Repository, recorder: Recorder) -> None:
     numbers = [1]
     with recorder.transaction(repo) as x:
         x.set(listed, "a", numbers)
@@ -167,9 +159,7 @@ def test_each_attempt_of_a_run_is_a_record(repo: Repository, recorder: Recorder)
         recorder.run(repo, work, attempts=1)
 
 
-def test_what_raises_is_rolled_back_and_recorded_as_aborted(
-    repo: Repository, recorder: Recorder
-) -> None:
+def test_what_raises_rolls_back_and_counts_as_aborted(repo: Repository, recorder: Recorder) -> None:
     def fail(x: RecordedTransaction) -> None:
         x.set(value, "a", 1)
         raise ZeroDivisionError
@@ -330,9 +320,7 @@ def test_a_folder_without_histories_is_refused(tmp_path: Path) -> None:
         read_folder(tmp_path)
 
 
-def test_a_file_is_appended_to_and_its_lines_are_written_one_by_one(
-    repo: Repository, tmp_path: Path
-) -> None:
+def test_a_file_is_appended_to_line_by_line(repo: Repository, tmp_path: Path) -> None:
     path = tmp_path / "h.jsonl"
     recorder = Recorder("p", path=path)
     sizes = [path.stat().st_size]

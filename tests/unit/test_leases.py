@@ -37,9 +37,7 @@ def active(request: pytest.FixtureRequest) -> type[ActiveSnapshots]:
     return found
 
 
-def test_repositories_that_share_a_folder_do_not_take_back_what_one_of_them_reads(
-    tmp_path: Path,
-) -> None:
+def test_repositories_on_one_folder_do_not_take_back_what_one_reads(tmp_path: Path) -> None:
     with (
         percola.open(tmp_path / "repo", schema=[bank]) as reading,
         percola.open(tmp_path / "repo", schema=[bank]) as writing,
@@ -54,9 +52,7 @@ def test_repositories_that_share_a_folder_do_not_take_back_what_one_of_them_read
         assert writing.collect_garbage(retention=0).safe_point > now.start_ts
 
 
-def test_the_oldest_that_is_active_is_what_the_others_are_told(
-    active: type[ActiveSnapshots],
-) -> None:
+def test_the_oldest_active_one_is_what_others_are_told(active: type[ActiveSnapshots]) -> None:
     told: list[int] = []
     leases = active(told.append)
     leases.add(1, 10)
@@ -210,9 +206,7 @@ def test_the_oldest_of_all_live_processes_counts_and_the_dead_are_forgotten(
         assert mine.oldest_held() is None
 
 
-def test_looking_at_the_others_does_not_lose_ones_own_lease(
-    tmp_path: Path, mine: LocalCoordination
-) -> None:
+def test_looking_at_others_keeps_ones_own_lease(tmp_path: Path, mine: LocalCoordination) -> None:
     mine.hold_back(50)
     assert mine.oldest_held() == 50
     with Child(hold, tmp_path) as other:
@@ -376,9 +370,7 @@ def test_a_child_never_holds_back_what_its_parent_has_read(repo: Repository) -> 
         assert collected.safe_point > second.start_ts
 
 
-def test_what_a_parent_reads_stays_kept_when_its_child_ends_or_closes_the_repository(
-    repo: Repository,
-) -> None:
+def test_what_a_parent_reads_stays_kept_when_its_child_ends_or_closes(repo: Repository) -> None:
     with repo.snapshot() as reading:
         assert in_child(lambda: repo.snapshot().get(bal, "a")) == "1"
         assert in_child(repo.close) == "None"

@@ -334,9 +334,7 @@ def test_closing_while_others_read_and_write_ends_each_of_them_with_a_clear_erro
         again.close()
 
 
-def test_two_repositories_on_one_folder_share_the_environment_until_both_are_closed(
-    tmp_path: Path,
-) -> None:
+def test_two_repositories_on_a_folder_share_its_environment_until_closed(tmp_path: Path) -> None:
     docs = Table("docs")
     title = docs.column("title", str)
     first = percola.open(tmp_path / "repo", schema=[docs])

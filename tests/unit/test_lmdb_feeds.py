@@ -123,9 +123,7 @@ def test_a_feed_is_kept_after_the_shared_file_was_lost(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_shared_file_of_a_repository_from_before_there_were_feeds_is_enlarged(
-    tmp_path: Path,
-) -> None:
+def test_a_shared_file_from_before_there_were_feeds_is_enlarged(tmp_path: Path) -> None:
     store = store_in(tmp_path)
     store.draw(100)
     store.raise_safe_point(40)

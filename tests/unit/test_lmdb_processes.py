@@ -207,6 +207,10 @@ def test_no_process_that_reads_misses_a_commit_at_or_below_its_timestamp(tmp_pat
 # --- Killed in the middle ---------------------------------------------------------------
 
 
+def put(environment: Environment, key: bytes) -> bool:
+    return environment.write(lambda txn: txn.put(key, b"", db=environment.databases[0]))
+
+
 def stop_in_a_write(pipe: Connection, folder: Path) -> None:
     environment = Environment(folder, [b"one"])
 
@@ -229,9 +233,7 @@ def test_a_process_that_is_killed_while_it_writes_holds_up_nobody(tmp_path: Path
     environment = Environment(tmp_path, [b"one"])
     with Child(stop_in_a_write, tmp_path) as child, ThreadPoolExecutor(1) as pool:
         child.hear()
-        waiting = pool.submit(
-            environment.write, lambda txn: txn.put(b"whole", b"", db=environment.databases[0])
-        )
+        waiting = pool.submit(put, environment, b"whole")
         child.kill()
         assert waiting.result(30)
     with environment.reading() as txn:
@@ -247,9 +249,7 @@ def test_a_fork_while_a_write_waits_for_another_process_does_it_no_harm(
     environment = Environment(tmp_path, [b"one"])
     with Child(stop_in_a_write, tmp_path) as child, ThreadPoolExecutor(1) as pool:
         child.hear()
-        waiting = pool.submit(
-            environment.write, lambda txn: txn.put(b"mine", b"", db=environment.databases[0])
-        )
+        waiting = pool.submit(put, environment, b"mine")
         wait_until(lambda: environment._running)
         assert in_child(lambda: None) == "None"
         child.tell()

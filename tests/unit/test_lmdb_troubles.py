@@ -246,9 +246,7 @@ def work_in_little_address_space(pipe: Connection, folder: Path, spare: int) -> 
     return written
 
 
-def test_with_little_address_space_a_store_holds_what_fits_and_then_says_why(
-    tmp_path: Path,
-) -> None:
+def test_with_little_address_space_a_store_holds_what_fits_and_says_why(tmp_path: Path) -> None:
     with Child(work_in_little_address_space, tmp_path, 200 * MEGABYTE) as child:
         written = child.hear()
     assert written > 20

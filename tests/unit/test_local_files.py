@@ -97,9 +97,7 @@ def test_in_a_folder_that_is_there_permissions_follow_the_folders(
     repo.close()
 
 
-def test_lock_files_of_an_older_version_lose_the_permissions_that_are_too_many(
-    tmp_path: Path,
-) -> None:
+def test_lock_files_of_an_older_version_lose_excess_permissions(tmp_path: Path) -> None:
     folder = tmp_path / "repo"
     make(folder)
     for path in folder.rglob("*"):
@@ -317,9 +315,7 @@ def use(pipe: Connection, folder: Path) -> dict[str, str]:
     return told
 
 
-def test_on_a_full_disk_a_repository_is_read_and_every_write_says_that_it_is_full(
-    disk: Path,
-) -> None:
+def test_on_a_full_disk_a_repository_is_read_and_every_write_says_it_is_full(disk: Path) -> None:
     make(disk / "repo")
     fill(disk)
     with Child(use, disk / "repo") as child:

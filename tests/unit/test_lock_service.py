@@ -285,9 +285,7 @@ def test_a_session_that_answers_no_ping_is_ended_and_one_that_does_is_kept() -> 
     assert not lively.has_ended
 
 
-def test_idle_sessions_at_the_limit_make_place_unless_they_are_fresh(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_idle_sessions_at_the_limit_give_way_unless_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock_server, "_SESSIONS", 3)
     service = Service()
     first = [service.attend() for _ in range(3)]

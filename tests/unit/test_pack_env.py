@@ -101,9 +101,7 @@ def test_packages_are_packed_with_what_they_require_but_nothing_of_spark(
     assert not [one for one in names if one.endswith(".pyc")]
 
 
-def test_a_package_in_editable_mode_is_packed_as_its_sources_are(
-    tmp_path: Path, installed: Path
-) -> None:
+def test_an_editable_package_is_packed_as_its_sources(tmp_path: Path, installed: Path) -> None:
     (tmp_path / "src" / "ours").mkdir(parents=True)
     (tmp_path / "src" / "ours" / "__init__.py").write_text("WORD = 'here'\n")
     install(installed, "ours", editable=f"{tmp_path / 'src'}\n")
@@ -112,9 +110,7 @@ def test_a_package_in_editable_mode_is_packed_as_its_sources_are(
     assert word == "here" and place.startswith(str(tmp_path / "elsewhere")), done.stderr
 
 
-def test_an_editable_package_that_only_a_program_can_find_is_refused(
-    tmp_path: Path, installed: Path
-) -> None:
+def test_an_editable_package_found_by_a_program_is_refused(tmp_path: Path, installed: Path) -> None:
     install(installed, "hooked", editable="import _hooked_finder\n")
     with pytest.raises(PackError, match=r"hooked is installed in editable mode.*cannot be packed"):
         pack(tmp_path / "env.tar.gz", ["hooked"], extras=())

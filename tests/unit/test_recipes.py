@@ -329,9 +329,7 @@ def test_a_load_is_spread_over_the_nodes_before_any_of_them_runs() -> None:
 
 
 @pytest.mark.parametrize("then", [9, None])
-def test_a_tree_that_shrinks_leaves_nothing_and_loses_no_entry_that_comes_meanwhile(
-    then: int | None,
-) -> None:
+def test_a_shrinking_tree_leaves_nothing_and_loses_no_entry_meanwhile(then: int | None) -> None:
     """Its contributor has still seen a node split that no longer is, and wrote below it."""
     repo, tree = with_tree()
 

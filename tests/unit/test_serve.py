@@ -390,9 +390,7 @@ def test_a_token_that_could_be_guessed_is_refused(repo: Repository) -> None:
 
 
 @pytest.mark.parametrize("host", ["evil.example", "127.0.0.1.evil.example", "", "192.168.0.1"])
-def test_who_calls_the_server_by_another_name_learns_and_does_nothing(
-    mine: Served, host: str
-) -> None:
+def test_who_calls_it_by_another_name_learns_and_does_nothing(mine: Served, host: str) -> None:
     for path in ("/", "/live.json", "/static/percola/live.js"):
         answer = mine.client.get(path, headers={"Host": host})
         assert answer.status_code == 421 and "percola serve" in answer.text

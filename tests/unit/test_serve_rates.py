@@ -107,9 +107,7 @@ def test_a_percentile_is_of_the_last_minute_and_within_its_bucket() -> None:
         ({0: 0, 4: 10}, 0.95, 0.05 + 0.05 * 0.95),
     ],
 )
-def test_percentiles_by_buckets(
-    counts: dict[int, int], share: float, seconds: float | None
-) -> None:
+def test_percentile_by_buckets(counts: dict[int, int], share: float, seconds: float | None) -> None:
     found = percentile(counts, share)
     assert found == seconds if seconds is None else found == pytest.approx(seconds)
 

@@ -144,9 +144,7 @@ def test_what_an_int_may_be_in_spark() -> None:
         ("tinyint", 128, r"docs\['row-1'\].size holds b'128', .* as tinyint"),
     ],
 )
-def test_an_int_that_does_not_fit_is_named_with_its_cell(
-    kind: str, value: int, message: str
-) -> None:
+def test_an_int_beyond_its_type_is_named_with_its_cell(kind: str, value: int, message: str) -> None:
     with pytest.raises(WrongTypeError, match=message):
         as_type("size", kind, 1, value)
 
@@ -221,9 +219,7 @@ def test_json_is_text_unless_the_schema_gives_it_a_shape() -> None:
         ("map<string,bigint>", [1], r"\[1\] is not an object"),
     ],
 )
-def test_json_of_another_shape_is_an_error_that_says_where(
-    kind: str, value: Any, reason: str
-) -> None:
+def test_json_of_another_shape_is_an_error_saying_where(kind: str, value: Any, reason: str) -> None:
     with pytest.raises(WrongTypeError, match=rf"docs\['row-1'\].meta holds .*\({reason}"):
         as_type("meta", kind, None, value)
 

@@ -270,9 +270,7 @@ def test_the_schema_is_as_the_reader_gives_it(repo: Repository) -> None:
     assert isinstance(query.schema, StructType)
 
 
-def test_a_limit_in_bytes_counts_as_many_changes_as_have_that_size(
-    repo: Repository, clock: Clock
-) -> None:
+def test_a_limit_in_bytes_takes_changes_of_that_size(repo: Repository, clock: Clock) -> None:
     for number in range(10):
         with repo.transaction() as t:
             t.set(title, f"r{number}", "x" * 998)
@@ -294,9 +292,7 @@ def test_a_limit_in_bytes_counts_as_many_changes_as_have_that_size(
     assert sum(batch.num_rows for batch in query.read(at, query.latest(at, limit))) == 100
 
 
-def test_a_first_reading_keeps_to_a_limit_in_bytes_and_a_batch_has_a_row_at_least(
-    repo: Repository,
-) -> None:
+def test_a_first_reading_keeps_to_a_limit_in_bytes_but_reads_a_row(repo: Repository) -> None:
     with repo.transaction() as t:
         for number in range(4):
             t.set(title, f"r{number}", "x" * 998)

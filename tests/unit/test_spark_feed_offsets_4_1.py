@@ -97,9 +97,7 @@ def test_every_change_is_read_once_by_runs_that_go_on_from_the_checkpoint(
 
 
 @pytest.mark.parametrize("beginning", BEGINNINGS)
-def test_a_first_batch_that_is_repeated_is_the_same(
-    repo: Repository, beginning: str | None
-) -> None:
+def test_a_repeated_first_batch_is_the_same(repo: Repository, beginning: str | None) -> None:
     put(repo, "a", 1)
     put(repo, "a", 2)
     query = Query(repo, beginning)
@@ -121,9 +119,7 @@ def test_a_first_batch_that_is_repeated_is_the_same(
     assert held.ts <= query.offsets[-2]["ts"]
 
 
-def test_a_restart_leaves_one_hold_and_it_keeps_what_may_have_to_be_read_again(
-    repo: Repository,
-) -> None:
+def test_a_restart_leaves_one_hold_on_what_may_be_read_again(repo: Repository) -> None:
     put(repo, "a", 1)
     query = Query(repo)
     query.batch()
@@ -212,9 +208,7 @@ def test_a_checkpoint_goes_on_with_a_newer_version_and_then_with_this_one_again(
     assert query.batch() == [("b", 4)]
 
 
-def test_a_run_that_asks_once_goes_on_without_changes_so_that_it_holds_nothing_back(
-    repo: Repository,
-) -> None:
+def test_a_run_that_asks_once_moves_on_so_that_it_holds_nothing_back(repo: Repository) -> None:
     put(repo, "a", 1)
     query = Query(repo)
     query.batch()

@@ -167,9 +167,7 @@ def is_in(key: bytes, ranges: list[Range]) -> bool:
     ),
     KEYS,
 )
-def test_the_ranges_of_a_filter_hold_the_rows_that_it_means_and_no_other(
-    filter_: Filter, key: str
-) -> None:
+def test_the_ranges_of_a_filter_hold_exactly_the_rows_it_means(filter_: Filter, key: str) -> None:
     ranges = row_ranges_of(filter_, "row")
     assert ranges is not None
     assert is_in(key.encode(), ranges) == spark_keeps(filter_, key)

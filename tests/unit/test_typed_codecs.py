@@ -180,9 +180,7 @@ def test_a_value_is_read_as_it_was_written(name: str, data: st.DataObject) -> No
 
 @pytest.mark.parametrize("name", ORDERED)
 @given(data=st.data())
-def test_bytes_sort_as_values_do_and_equal_values_have_equal_bytes(
-    name: str, data: st.DataObject
-) -> None:
+def test_bytes_sort_as_values_do_and_are_equal_if_these_are(name: str, data: st.DataObject) -> None:
     codec, values = ORDERED[name]
     one, other = data.draw(values), data.draw(values)
     assert (one < other) == (codec.encode(one) < codec.encode(other))

@@ -47,9 +47,7 @@ def complaints(tmp_path: Path, program: str) -> list[str]:
     return found
 
 
-def test_mypy_names_the_argument_of_a_write_that_is_wrong_and_the_columns_type(
-    tmp_path: Path,
-) -> None:
+def test_mypy_names_the_wrong_argument_of_a_write_and_the_columns_type(tmp_path: Path) -> None:
     program = """
         def write(t: Transaction) -> None:
             t.set(age, "ann", "x")
@@ -94,9 +92,7 @@ def test_mypy_accepts_right_calls(tmp_path: Path) -> None:
     assert complaints(tmp_path, program) == []
 
 
-def test_mypy_knows_the_arguments_and_the_result_of_a_transactional_function(
-    tmp_path: Path,
-) -> None:
+def test_mypy_knows_arguments_and_result_of_a_transactional_function(tmp_path: Path) -> None:
     program = """
         @percola.transactional
         def add(t: Transaction, row: str, amount: int) -> int:

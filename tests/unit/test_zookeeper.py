@@ -241,9 +241,7 @@ def test_it_is_looked_at_no_more_than_once_a_second(now: list[float]) -> None:
     assert process.nodes.writes == []
 
 
-def test_without_a_connection_one_is_asked_for_only_if_there_is_something_to_write(
-    now: list[float],
-) -> None:
+def test_without_a_connection_one_is_asked_for_only_to_write(now: list[float]) -> None:
     process = Process(now)
     process.nodes.is_connected = False
     wanted = []
