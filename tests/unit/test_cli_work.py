@@ -35,6 +35,9 @@ from percola.store.base import Put, RowMutation
 
 __all__ = ["folder", "repo"]
 
+Start = Callable[..., Running]
+Wait = Callable[..., object]
+
 APP = """
 import percola
 from percola import Table, observer
@@ -96,7 +99,7 @@ def app(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def start() -> Iterator[Callable[..., Running]]:
+def start() -> Iterator[Start]:
     with ExitStack() as stack:
 
         def begin(repo: object, *words: object, cwd: Path) -> Running:
@@ -270,7 +273,7 @@ def test_a_worker_runs_what_the_module_names(folder: Path, app: Path, name: str)
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_worker_ends_cleanly_when_it_is_told_to(
-    folder: Path, app: Path, start: Callable[..., Running], number: int
+    folder: Path, app: Path, start: Start, number: int
 ) -> None:
     worker = start(folder, "app:OBSERVERS", cwd=app)
     worker.expect(f"Worker {worker.process.pid} observes:")
@@ -283,7 +286,7 @@ def test_a_worker_ends_cleanly_when_it_is_told_to(
 
 
 def test_a_worker_lets_a_running_observer_commit_before_it_ends(
-    folder: Path, app: Path, start: Callable[..., Running], wait_until: Callable[..., object]
+    folder: Path, app: Path, start: Start, wait_until: Wait
 ) -> None:
     os.mkfifo(app / "go")
     (app / "slow.py").write_text(
@@ -307,7 +310,7 @@ def test_a_worker_lets_a_running_observer_commit_before_it_ends(
 
 
 @pytest.fixture
-def two(folder: Path, app: Path, start: Callable[..., Running]) -> Callable[..., Any]:
+def two(folder: Path, app: Path, start: Start) -> Callable[..., Any]:
     """Starts a worker of two processes: it, and their ids."""
 
     def begin(target: str = "app:OBSERVERS") -> tuple[Running, list[int]]:
@@ -402,7 +405,7 @@ def test_a_worker_opens_a_folder_with_the_durability_asked_for(folder: Path, app
 
 
 def test_status_and_notifications_show_a_live_worker(
-    folder: Path, app: Path, start: Callable[..., Running], wait_until: Callable[..., object]
+    folder: Path, app: Path, start: Start, wait_until: Wait
 ) -> None:
     worker = start(folder, "app:OBSERVERS", "--json", cwd=app)
     assert json.loads(worker.expect("started"))["pid"] == worker.process.pid
@@ -453,7 +456,7 @@ def test_a_worker_brings_its_tables(tmp_path: Path, app: Path) -> None:
 
 
 def test_a_worker_serves_its_metrics(
-    folder: Path, app: Path, start: Callable[..., Running], wait_until: Callable[..., object]
+    folder: Path, app: Path, start: Start, wait_until: Wait
 ) -> None:
     worker = start(folder, "app:OBSERVERS", "--json", "--metrics-port", 0, cwd=app)
     port = json.loads(worker.expect("started"))["metrics_port"]
@@ -523,7 +526,7 @@ def test_a_module_that_opens_a_repository_on_import_is_refused(folder: Path, app
 
 
 def test_a_worker_says_which_columns_have_dirty_cells_and_no_worker(
-    folder: Path, app: Path, start: Callable[..., Running], wait_until: Callable[..., object]
+    folder: Path, app: Path, start: Start, wait_until: Wait
 ) -> None:
     for row in ("a", "b"):
         assert call("--repo", folder, "set", row, "contents", "text").code == 0
@@ -582,8 +585,8 @@ def test_an_endless_observer_is_dead_lettered_and_the_worker_goes_on(
 def test_a_worker_that_is_told_to_end_while_it_starts_says_so(
     folder: Path,
     app: Path,
-    start: Callable[..., Running],
-    wait_until: Callable[..., object],
+    start: Start,
+    wait_until: Wait,
     processes: int,
 ) -> None:
     os.mkfifo(app / "go")

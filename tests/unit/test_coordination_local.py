@@ -70,6 +70,13 @@ def live(pipe: Connection, folder: Path) -> None:
             say(pipe, getattr(coordination, word)(*arguments))
 
 
+@pytest.fixture
+def child(tmp_path: Path) -> Iterator[Child]:
+    """Another process that does what it is told."""
+    with Child(live, tmp_path) as child:
+        yield child
+
+
 def ask(child: Child, *words: object) -> object:
     child.tell(words)
     return child.hear()
@@ -78,15 +85,16 @@ def ask(child: Child, *words: object) -> object:
 # --- Liveness ---------------------------------------------------------------------------
 
 
-def test_a_token_is_alive_as_long_as_its_process(mine: LocalCoordination, tmp_path: Path) -> None:
-    with Child(live, tmp_path) as child:
-        token = str(ask(child, "token"))
-        assert ask(child, "token") == token
-        assert mine.is_alive(token)
-        assert ask(child, "is_alive", mine.token)
-        child.kill()
-        assert not mine.is_alive(token)
-        assert files(tmp_path, "live") == [mine.token]
+def test_a_token_is_alive_as_long_as_its_process(
+    mine: LocalCoordination, child: Child, tmp_path: Path
+) -> None:
+    token = str(ask(child, "token"))
+    assert ask(child, "token") == token
+    assert mine.is_alive(token)
+    assert ask(child, "is_alive", mine.token)
+    child.kill()
+    assert not mine.is_alive(token)
+    assert files(tmp_path, "live") == [mine.token]
     assert mine.is_alive(mine.token)
     assert not mine.is_alive("1-nobody")
 
@@ -138,20 +146,19 @@ def test_asking_takes_no_living_process_for_dead(mine: LocalCoordination, tmp_pa
 
 
 def test_a_process_without_a_free_descriptor_takes_nobody_for_dead(
-    mine: LocalCoordination, tmp_path: Path
+    mine: LocalCoordination, child: Child
 ) -> None:
-    with Child(live, tmp_path) as child:
-        token = str(ask(child, "token"))
-        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-        lowest = os.dup(0)
-        os.close(lowest)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
-        try:
-            alive = mine.is_alive(token)
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-        assert alive
-        assert mine.is_alive(token)
+    token = str(ask(child, "token"))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
+    try:
+        alive = mine.is_alive(token)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert alive
+    assert mine.is_alive(token)
 
 
 def test_the_living_processes_are_listed_with_what_they_announced(
@@ -174,15 +181,14 @@ def test_the_living_processes_are_listed_with_what_they_announced(
 
 
 def test_workers_with_other_observers_on_a_column_are_refused_while_one_lives(
-    mine: LocalCoordination, tmp_path: Path
+    mine: LocalCoordination, child: Child
 ) -> None:
-    with Child(live, tmp_path) as child:
-        assert ask(child, "announce", {"docs.body": ["index", "links"]}) == "announced"
-        mine.announce_observers({"docs.body": ["links", "index"], "docs.title": ["spell"]})
-        with pytest.raises(ObserverMismatchError, match=rf"{child.pid}.*docs\.body.*index, links"):
-            mine.announce_observers({"docs.body": ["index"]})
-        child.kill()
+    assert ask(child, "announce", {"docs.body": ["index", "links"]}) == "announced"
+    mine.announce_observers({"docs.body": ["links", "index"], "docs.title": ["spell"]})
+    with pytest.raises(ObserverMismatchError, match=rf"{child.pid}.*docs\.body.*index, links"):
         mine.announce_observers({"docs.body": ["index"]})
+    child.kill()
+    mine.announce_observers({"docs.body": ["index"]})
     [process] = mine.processes()
     assert process["observers"] == {"docs.body": ["index"]}
 
@@ -230,54 +236,49 @@ def test_an_announcement_shorter_than_the_last_leaves_a_readable_file(
 
 
 def test_a_row_lock_keeps_out_threads_and_processes_until_it_is_given_back(
-    mine: LocalCoordination, tmp_path: Path
+    mine: LocalCoordination, child: Child
 ) -> None:
-    with Child(live, tmp_path) as child:
-        assert mine.try_lock("t", b"r")
-        assert not mine.try_lock("t", b"r")
-        with ThreadPoolExecutor(1) as pool:
-            assert not pool.submit(mine.try_lock, "t", b"r").result()
-        assert ask(child, "try_lock", "t", b"r") is False
-        assert ask(child, "try_lock", "t", b"other") is True
-        assert ask(child, "try_lock", "u", b"r") is True
-        assert not mine.try_lock("t", b"other")
-        mine.unlock("t", b"r")
-        mine.unlock("t", b"r")
-        assert ask(child, "try_lock", "t", b"r") is True
-        assert not mine.try_lock("t", b"r")
+    assert mine.try_lock("t", b"r")
+    assert not mine.try_lock("t", b"r")
+    with ThreadPoolExecutor(1) as pool:
+        assert not pool.submit(mine.try_lock, "t", b"r").result()
+    assert ask(child, "try_lock", "t", b"r") is False
+    assert ask(child, "try_lock", "t", b"other") is True
+    assert ask(child, "try_lock", "u", b"r") is True
+    assert not mine.try_lock("t", b"other")
+    mine.unlock("t", b"r")
+    mine.unlock("t", b"r")
+    assert ask(child, "try_lock", "t", b"r") is True
+    assert not mine.try_lock("t", b"r")
 
 
-def test_row_locks_vanish_with_their_process(mine: LocalCoordination, tmp_path: Path) -> None:
-    with Child(live, tmp_path) as child:
-        assert ask(child, "try_lock", "t", b"r") is True
-        assert not mine.try_lock("t", b"r")
-        child.kill()
-        assert mine.try_lock("t", b"r")
+def test_row_locks_vanish_with_their_process(mine: LocalCoordination, child: Child) -> None:
+    assert ask(child, "try_lock", "t", b"r") is True
+    assert not mine.try_lock("t", b"r")
+    child.kill()
+    assert mine.try_lock("t", b"r")
 
 
 # --- Wake-ups ---------------------------------------------------------------------------
 
 
-def test_a_wake_up_arrives_in_all_processes_at_once(
-    mine: LocalCoordination, tmp_path: Path
-) -> None:
+def test_a_wake_up_arrives_in_all_processes_at_once(mine: LocalCoordination, child: Child) -> None:
     here = threading.Event()
     mine.on_wake(lambda _: here.set())
-    with Child(live, tmp_path) as child:
-        ask(child, "listen")
-        waits = []
-        for _ in range(20):
-            assert ask(child, "await wake-up") == "waiting"
-            sent = time.monotonic()
-            mine.wake()
-            assert here.wait(1)
-            here.clear()
-            waits.append(child.hear() - sent)
-        # Both clocks are the machine's. Usually it is well below a millisecond.
-        assert max(waits) < 1
-        assert sorted(waits)[len(waits) // 2] < 0.05
-        child.tell(("wake",))
+    ask(child, "listen")
+    waits = []
+    for _ in range(20):
+        assert ask(child, "await wake-up") == "waiting"
+        sent = time.monotonic()
+        mine.wake()
         assert here.wait(1)
+        here.clear()
+        waits.append(child.hear() - sent)
+    # Both clocks are the machine's. Usually it is well below a millisecond.
+    assert max(waits) < 1
+    assert sorted(waits)[len(waits) // 2] < 0.05
+    child.tell(("wake",))
+    assert here.wait(1)
 
 
 def test_a_stopped_listener_hears_nothing_and_others_still_do(mine: LocalCoordination) -> None:
@@ -329,13 +330,12 @@ def test_whoever_has_many_wake_ups_to_read_takes_them_for_all_tables(
     assert told[0] == marks_of(["docs"])
 
 
-def test_who_begins_to_listen_is_rung_from_then_on(mine: LocalCoordination, tmp_path: Path) -> None:
+def test_who_begins_to_listen_is_rung_from_then_on(mine: LocalCoordination, child: Child) -> None:
     mine.wake()
-    with Child(live, tmp_path) as child:
-        ask(child, "listen")
-        ask(child, "await wake-up")
-        mine.wake()
-        assert child.hear() is not None
+    ask(child, "listen")
+    ask(child, "await wake-up")
+    mine.wake()
+    assert child.hear() is not None
 
 
 def test_the_fifo_of_a_killed_process_is_removed(mine: LocalCoordination, tmp_path: Path) -> None:
@@ -356,7 +356,7 @@ def test_the_fifo_of_a_killed_process_is_removed(mine: LocalCoordination, tmp_pa
 
 
 def test_a_wake_up_is_never_written_to_a_file_that_reuses_a_closed_descriptor(
-    mine: LocalCoordination, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mine: LocalCoordination, child: Child, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = tmp_path / "other"
 
@@ -376,15 +376,14 @@ def test_a_wake_up_is_never_written_to_a_file_that_reuses_a_closed_descriptor(
             thread.join(0.5)
         return write(fd, data)
 
-    with Child(live, tmp_path) as child:
-        ask(child, "listen")
-        mine.wake()
-        token = str(ask(child, "token"))
-        monkeypatch.setattr(os, "write", slow_write)
-        mine.wake()
-        meanwhile[0].join(10)
-        monkeypatch.undo()
-        opened[0].close()
+    ask(child, "listen")
+    mine.wake()
+    token = str(ask(child, "token"))
+    monkeypatch.setattr(os, "write", slow_write)
+    mine.wake()
+    meanwhile[0].join(10)
+    monkeypatch.undo()
+    opened[0].close()
     assert other.read_bytes() == b""
 
 

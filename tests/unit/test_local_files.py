@@ -157,6 +157,16 @@ def test_what_root_makes_in_another_users_repository_belongs_to_that_user(tmp_pa
 # --- Who holds a lock -------------------------------------------------------------------
 
 
+@pytest.fixture
+def logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> Iterator[pytest.LogCaptureFixture]:
+    """What is logged, of waits that have lasted for a hundredth of a second."""
+    monkeypatch.setattr(file_locks, "LOGGED_AFTER", 0.01)
+    with caplog.at_level(logging.WARNING, "percola.store"):
+        yield caplog
+
+
 def hold_turn(pipe: Connection, path: Path) -> None:
     fd = os.open(path, os.O_RDWR)
     fcntl.flock(fd, fcntl.LOCK_EX)
@@ -165,23 +175,18 @@ def hold_turn(pipe: Connection, path: Path) -> None:
 
 
 def test_a_writer_that_waits_for_another_process_logs_which_one_and_since_when(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    wait_until: Callable[[Callable[[], bool]], None],
+    tmp_path: Path, logged: pytest.LogCaptureFixture, wait_until: Callable[..., object]
 ) -> None:
-    monkeypatch.setattr(file_locks, "LOGGED_AFTER", 0.01)
     make(tmp_path / "repo")
     turn = tmp_path / "repo" / "store" / "turn.lock"
     with (
-        caplog.at_level(logging.WARNING, "percola.store"),
         percola.open(tmp_path / "repo", schema=[docs]) as repo,
         Child(hold_turn, turn) as holder,
     ):
         holder.hear()
         writing = in_thread(lambda: repo.run(lambda t: t.set(body, "b", b"v")))
-        wait_until(lambda: f"held by process {holder.pid}" in caplog.text)
-        text = next(one for one in caplog.messages if f"held by process {holder.pid}" in one)
+        wait_until(lambda: f"held by process {holder.pid}" in logged.text)
+        text = next(one for one in logged.messages if f"held by process {holder.pid}" in one)
         assert text.startswith(f"process {os.getpid()} has waited since ")
         assert f"for the lock {turn}, which is held by process {holder.pid} (user root" in text
         holder.tell()
@@ -196,31 +201,23 @@ def hold_announcing(pipe: Connection, path: Path) -> None:
 
 
 def test_a_worker_that_waits_to_announce_its_observers_logs_for_whom(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    wait_until: Callable[[Callable[[], bool]], None],
+    tmp_path: Path, logged: pytest.LogCaptureFixture, wait_until: Callable[..., object]
 ) -> None:
-    monkeypatch.setattr(file_locks, "LOGGED_AFTER", 0.01)
     make(tmp_path / "repo")
     coordination = LocalCoordination(tmp_path / "repo")
-    with (
-        caplog.at_level(logging.WARNING, "percola.store"),
-        Child(hold_announcing, tmp_path / "repo" / "rows.lock") as holder,
-    ):
+    with Child(hold_announcing, tmp_path / "repo" / "rows.lock") as holder:
         holder.hear()
         announcing = in_thread(lambda: coordination.announce_observers({"docs.body": ["one"]}))
         holder_named = f"held by process {holder.pid} (user root"
-        wait_until(lambda: any(holder_named in one.getMessage() for one in caplog.records))
+        wait_until(lambda: any(holder_named in one.getMessage() for one in logged.records))
         holder.tell()
         announcing.result(20)
     coordination.close()
 
 
 def test_a_wait_that_ends_while_its_holder_is_looked_up_is_not_logged(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    logged: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(file_locks, "LOGGED_AFTER", 0.01)
     asked, answer = threading.Event(), threading.Event()
 
     def held_by() -> list[file_locks.Holder]:
@@ -230,14 +227,13 @@ def test_a_wait_that_ends_while_its_holder_is_looked_up_is_not_logged(
 
     before = set(threading.enumerate())
     wait = file_locks.Wait("a lock", held_by)
-    with caplog.at_level(logging.WARNING, "percola.store"):
-        with wait.waiting():
-            assert asked.wait(20)
-            (watcher,) = set(threading.enumerate()) - before
-        wait.close()
-        answer.set()
-        watcher.join(20)
-    assert "a lock" not in caplog.text
+    with wait.waiting():
+        assert asked.wait(20)
+        (watcher,) = set(threading.enumerate()) - before
+    wait.close()
+    answer.set()
+    watcher.join(20)
+    assert "a lock" not in logged.text
 
 
 def test_files_that_are_mapped_have_all_their_blocks(tmp_path: Path) -> None:

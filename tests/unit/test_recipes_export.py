@@ -53,6 +53,11 @@ def opened(queue: Export) -> Repository:
     return percola.open("memory:", schema=[offers, *queue.tables])
 
 
+def empty_queue() -> tuple[Repository, Export, Receiver]:
+    queue = Export("out")
+    return opened(queue), queue, Receiver()
+
+
 def put(repo: Repository, queue: Export, **prices: int) -> int:
     with repo.transaction() as t:
         for key, price in prices.items():
@@ -74,8 +79,7 @@ def left(repo: Repository, queue: Export) -> list[str]:
 
 
 def test_what_a_transaction_enters_is_exported_with_its_newest_value_and_leaves_the_queue() -> None:
-    queue, receiver = Export("out"), Receiver()
-    repo = opened(queue)
+    repo, queue, receiver = empty_queue()
     first = put(repo, queue, boot=9_900, cap=2_000)
     second = put(repo, queue, boot=8_000)
     with repo.snapshot() as now:
@@ -93,8 +97,7 @@ def test_what_a_transaction_enters_is_exported_with_its_newest_value_and_leaves_
 
 
 def test_a_transaction_that_fails_exports_nothing() -> None:
-    queue, receiver = Export("out"), Receiver()
-    repo = opened(queue)
+    repo, queue, receiver = empty_queue()
     t = repo.transaction()
     queue.enter(t, "boot")
     t.rollback()
@@ -103,8 +106,7 @@ def test_a_transaction_that_fails_exports_nothing() -> None:
 
 
 def test_what_was_sent_before_a_failure_is_sent_again_and_has_its_effect_once() -> None:
-    queue, receiver = Export("out"), Receiver()
-    repo = opened(queue)
+    repo, queue, receiver = empty_queue()
     ts = put(repo, queue, **{f"o{n}": n for n in range(10)})
     receiver.fail_after = [5, 3]
     work(repo, queue, receiver)
@@ -114,8 +116,7 @@ def test_what_was_sent_before_a_failure_is_sent_again_and_has_its_effect_once() 
 
 
 def test_a_window_with_many_entries_is_exported_in_several_runs() -> None:
-    queue, receiver = Export("out"), Receiver()
-    repo = opened(queue)
+    repo, queue, receiver = empty_queue()
     put(repo, queue, **{f"o{n:03}": n for n in range(25)})
     work(repo, queue, receiver, most=10)
     assert [len(call) for call in receiver.calls] == [10, 10, 5]
@@ -126,8 +127,7 @@ def test_exporting_does_not_pass_over_what_it_has_just_deleted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As many cells are looked at for the last batch of a window as for the first one."""
-    queue, receiver = Export("out"), Receiver()
-    repo = opened(queue)
+    repo, queue, receiver = empty_queue()
     put(repo, queue, **{f"o{n:03}": n for n in range(100)})
     begun: list[str] = []
     scan = Snapshot.scan
@@ -146,8 +146,7 @@ def test_exporting_does_not_pass_over_what_it_has_just_deleted(
 
 
 def test_what_enters_a_window_before_the_exporters_place_in_it_is_exported_as_well() -> None:
-    queue, receiver = Export("out"), Receiver()
-    repo = opened(queue)
+    repo, queue, receiver = empty_queue()
     put(repo, queue, **{f"o{n:03}": n for n in range(30)})
 
     def send(t: Transaction, entries: Sequence[Entry]) -> list[Refused]:
@@ -163,8 +162,7 @@ def test_what_enters_a_window_before_the_exporters_place_in_it_is_exported_as_we
 
 def test_workers_share_what_was_entered_in_bulk() -> None:
     """Two at a time; each call has the keys of one transaction, and a later change is a change."""
-    queue, receiver = Export("out"), Receiver()
-    repo = opened(queue)
+    repo, queue, receiver = empty_queue()
     for first in range(0, 40, 10):
         with repo.transaction() as t:
             for n in range(first, first + 10):
@@ -194,8 +192,7 @@ def test_a_transaction_that_commits_late_is_exported_although_later_windows_were
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(export, "WINDOW", 4)
-    queue, receiver = Export("out"), Receiver()
-    repo = opened(queue)
+    repo, queue, receiver = empty_queue()
     late = repo.transaction()
     late.set(cents, "late", 1)
     queue.enter(late, "late")
@@ -229,8 +226,7 @@ def test_exporters_side_by_side_share_the_keys_and_each_key_has_one() -> None:
 
 
 def test_an_entry_that_is_refused_becomes_a_dead_letter_and_can_be_tried_again() -> None:
-    queue, receiver = Export("out"), Receiver()
-    repo = opened(queue)
+    repo, queue, receiver = empty_queue()
     ts = put(repo, queue, boot=1, cap=2_000)
     receiver.refuse = {"boot"}
     work(repo, queue, receiver)
@@ -250,8 +246,7 @@ def test_an_entry_that_is_refused_becomes_a_dead_letter_and_can_be_tried_again()
 
 def test_a_check_tells_of_an_entry_that_was_deleted_before_it_was_exported() -> None:
     """Be it by a transaction or in the store; entered again it is exported with its epoch."""
-    queue, receiver = Export("out"), Receiver()
-    repo = opened(queue)
+    repo, queue, receiver = empty_queue()
     ts = put(repo, queue, boot=1, cap=2, hat=3, wig=4)
     gone = [f"{queue.window_of(ts, key)}/{key}/{ts:020}" for key in ("cap", "wig")]
     assert check(repo, [queue]) == [], "nothing is lost while entries wait"
@@ -282,8 +277,7 @@ def test_a_check_tells_of_an_entry_that_was_deleted_before_it_was_exported() -> 
 
 
 def test_keys_of_any_length_and_characters_are_exported_as_they_are() -> None:
-    queue, receiver = Export("out"), Receiver()
-    repo = opened(queue)
+    repo, queue, receiver = empty_queue()
     keys = ["a/b", "%~", "x" * 500, "ü"]
     with repo.transaction() as t:
         for key in keys:
