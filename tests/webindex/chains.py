@@ -1,16 +1,16 @@
 """A web index of a test's own: load captures, work them off, compare with a computation.
 
-The fixtures are `empty`, and `chain` with the sample in it, worked off.
+The fixtures `empty`, and `chain` with the sample in it, worked off, are such.
 """
 
 from __future__ import annotations
 
-import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import pytest
 from from_scratch import again, check, sample
 
 import percola
@@ -48,6 +48,16 @@ class Chain:
         runs = worker.metrics.counts().get("observer_runs", {})
         return {name: int(count) for name, count in runs.items() if count}
 
+    def process(self, captures: Sequence[Capture]) -> dict[str, int]:
+        """Load captures and work until nothing is left; how often each observer ran."""
+        self.load(captures)
+        return self.work()
+
+    def verify(self, captures: Sequence[Capture] = ()) -> None:
+        """The same; then compare all that is there with a computation from scratch."""
+        self.process(captures)
+        self.check()
+
     def check(self, *, dead_lettered: int = 0, ranks: Mapping[str, float] | None = None) -> None:
         check(self.repo, self.index, self.loaded, dead_lettered=dead_lettered, ranks=ranks)
 
@@ -63,28 +73,22 @@ class Chain:
         return [hit.url for hit in self.index.search(words, limit=1000).hits]
 
 
-def open_chain(folder: Path, address: str | None = None) -> Chain:
-    repo = percola.open(address or folder / "repo", schema=tables.SCHEMA)
-    return Chain(repo, TantivyIndex(folder / "repo" / "serving"), [])
+@contextmanager
+def open_chain(folder: Path, address: str | None = None) -> Iterator[Chain]:
+    """A web index in a folder; at another address, only its search index is there."""
+    with percola.open(address or folder / "repo", schema=tables.SCHEMA) as repo:
+        chain = Chain(repo, TantivyIndex(folder / "repo" / "serving"), [])
+        try:
+            yield chain
+        finally:
+            chain.index.close()
 
 
-@pytest.fixture
-def empty(tmp_path: Path) -> Iterator[Chain]:
-    chain = open_chain(tmp_path)
-    yield chain
-    chain.index.close()
-    chain.repo.close()
-
-
-@pytest.fixture
-def chain(worked_off: Path, tmp_path: Path) -> Iterator[Chain]:
-    """A repository of one's own with the sample, worked off."""
-    shutil.copytree(worked_off, tmp_path / "repo")
-    chain = open_chain(tmp_path)
-    chain.loaded = list(sample())
-    yield chain
-    chain.index.close()
-    chain.repo.close()
+@contextmanager
+def chain_in_memory() -> Iterator[Chain]:
+    """A web index whose repository is in memory."""
+    with tempfile.TemporaryDirectory() as folder, open_chain(Path(folder), "memory:") as chain:
+        yield chain
 
 
 def of(url: str) -> Capture:

@@ -1,14 +1,21 @@
-"""The sample crawl, loaded and worked off once for all tests of this folder."""
+"""What the tests of this folder share: the sample crawl, loaded and worked off once, and stores."""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from chains import Chain, open_chain
+from fake_debs import two_packages
 from from_scratch import sample
 
-from percola import Worker
+import percola
+from percola import Repository, Worker
+from webindex import tables
 from webindex.load.transaction import load_captures
+from webindex.serving import TantivyIndex
 from webindex.workers.processes import build_observers, open_index, open_repository
 
 
@@ -22,3 +29,58 @@ def worked_off(tmp_path_factory: pytest.TempPathFactory) -> Path:
             load_captures(repo, captures[at : at + 32], "sample.warc.gz")
         Worker(repo, build_observers(index), threads=3).run_until_idle()
     return folder
+
+
+@pytest.fixture
+def folder(worked_off: Path, tmp_path: Path) -> Path:
+    """A copy of one's own of that."""
+    return Path(shutil.copytree(worked_off, tmp_path / "repo"))
+
+
+@pytest.fixture
+def chain(folder: Path) -> Iterator[Chain]:
+    """A web index of one's own with the sample, worked off."""
+    with open_chain(folder.parent) as chain:
+        chain.loaded = list(sample())
+        yield chain
+
+
+@pytest.fixture
+def empty(tmp_path: Path) -> Iterator[Chain]:
+    """A web index with nothing in it."""
+    with open_chain(tmp_path) as chain:
+        yield chain
+
+
+@pytest.fixture
+def repo() -> Iterator[Repository]:
+    """A repository in memory with the tables of the web index."""
+    with percola.open("memory:", schema=tables.SCHEMA) as opened:
+        yield opened
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[TantivyIndex]:
+    """A search index with nothing in it."""
+    with TantivyIndex(tmp_path / "index") as opened:
+        yield opened
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Callable[..., Path]:
+    """Writes bytes into a file."""
+
+    def save(data: bytes, name: str = "crawl.warc.gz") -> Path:
+        path = tmp_path / name
+        path.write_bytes(data)
+        return path
+
+    return save
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two packages of documents, one in two versions, on a machine that has no apt."""
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    return two_packages(tmp_path / "cache")

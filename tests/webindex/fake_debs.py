@@ -127,3 +127,12 @@ def two_packages(folder: Path) -> Path:
     deb(folder, "postgresql-doc-15", "15.9-1", old)
     deb(folder, "postgresql-doc-15", "15.10-1", new)
     return folder
+
+
+def quiet(what: str, done: int, of: int) -> None:
+    """Nobody looks at the progress."""
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """The files of a corpus that was built."""
+    return {one.name: one.read_bytes() for one in folder.glob("*.warc.gz")}

@@ -76,6 +76,11 @@ class Served:
         observers = build_observers(self.index)
         Worker(self.repo, observers, threads=2, first_wait=0.001).run_until_idle()
 
+    def process(self, *captures: Capture) -> None:
+        """Load captures and work until nothing is left."""
+        self.load(*captures)
+        self.work()
+
 
 @contextmanager
 def served(folder: Path, host: str = "127.0.0.1") -> Iterator[Served]:
@@ -120,8 +125,7 @@ def article(title: str, text: str = WORDS, links: str = "") -> str:
 @pytest.fixture(scope="module")
 def site(worked_off: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """The whole sample; tests of a module only read it."""
-    folder = tmp_path_factory.mktemp("site") / "repo"
-    shutil.copytree(worked_off, folder)
+    folder = shutil.copytree(worked_off, tmp_path_factory.mktemp("site") / "repo")
     with served(folder) as one:
         yield one
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from chains import WORDS, Chain, empty, page
+from chains import WORDS, Chain, page
 
 from percola.observers.causes import Change, causes
 from webindex import tables
 from webindex.page.urls import page_row
-
-__all__ = ["empty"]
 
 LINKED, LINKING = "https://a.example/", "https://b.example/links"
 

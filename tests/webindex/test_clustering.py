@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 from pathlib import Path
@@ -181,12 +181,6 @@ def found(repo: Repository) -> set[frozenset[str]]:
     counted = [row[tables.live] for row in now.scan(tables.hosts)]
     assert sum(one["pages"] for one in counted) == sum(map(len, clusters.values()))
     return {frozenset(one) for one in clusters.values()}
-
-
-@pytest.fixture
-def repo() -> Iterator[Repository]:
-    with percola.open("memory:", schema=tables.SCHEMA) as repo:
-        yield repo
 
 
 def open_memory(*, reads_ahead: bool) -> Repository:

@@ -6,23 +6,12 @@ import random
 from typing import Any
 
 import pytest
-from test_clustering import (
-    FAR,
-    TEXTS,
-    become,
-    check,
-    found,
-    load,
-    open_memory,
-    repo,
-)
+from test_clustering import FAR, TEXTS, become, check, found, load, open_memory
 
 from percola import Repository, Worker
 from webindex.observers.clustering import join
 from webindex.observers.redirects import follow, resolve
 from webindex.page.urls import page_id, page_row
-
-__all__ = ["repo"]
 
 MANY = [f"https://example.org/{n}" for n in range(14)]
 

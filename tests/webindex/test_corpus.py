@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urljoin
 
 import pytest
-from fake_debs import SQLITE, deb, prose, two_packages
+from fake_debs import SQLITE, contents, deb, prose, quiet
 from warc_files import captures, rejections, revisits
 from warcio.archiveiterator import ArchiveIterator
 
@@ -33,18 +33,6 @@ ONLY_NEW = "https://www.postgresql.org/docs/15/new.html"
 ONLY_OLD = "https://www.postgresql.org/docs/15/old.html"
 
 
-def quiet(what: str, done: int, of: int) -> None:
-    """Nobody looks at the progress."""
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two packages, one of them in two versions, on a machine that has no apt."""
-    (tmp_path / "empty").mkdir()
-    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    return two_packages(tmp_path / "cache")
-
-
 @pytest.fixture
 def made(tmp_path: Path, cache: Path) -> tuple[Path, dict[str, Any]]:
     """A corpus with everything in it, and its manifest."""
@@ -60,10 +48,6 @@ def read(folder: Path, name: str) -> dict[str, Capture]:
     assert not rejections(found)
     assert len({one.url for one in found}) == len(found)
     return {one.url: one for one in captures(found)}
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {one.name: one.read_bytes() for one in folder.glob("*.warc.gz")}
 
 
 def parsed(capture: Capture) -> pages.Page:

@@ -2,35 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
+import commands
 import pytest
-from click.testing import CliRunner
-from fake_debs import SQLITE, deb, fake_apt, prose, two_packages
+from fake_debs import SQLITE, contents, deb, fake_apt, prose, quiet
+from web_commands import call, is_error
 
-from webindex.cli.main import cli
 from webindex.corpus import CorpusError, building
 from webindex.corpus.answers import Answer
 from webindex.corpus.building import Wanted, build
-
-
-def quiet(what: str, done: int, of: int) -> None:
-    """Nobody looks at the progress."""
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Two packages, one of them in two versions, on a machine that has no apt."""
-    (tmp_path / "empty").mkdir()
-    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    return two_packages(tmp_path / "cache")
-
-
-def contents(folder: Path) -> dict[str, bytes]:
-    return {one.name: one.read_bytes() for one in folder.glob("*.warc.gz")}
-
 
 # --- interruption, and folders of others --------------------------------------------------
 
@@ -108,18 +90,18 @@ def test_a_folder_with_something_else_in_it_is_refused(tmp_path: Path, cache: Pa
 # --- what cannot be had -------------------------------------------------------------------
 
 
-def run(*arguments: str | Path) -> tuple[int, str, str]:
-    done = CliRunner().invoke(cli, ["crawl-docs", *map(str, arguments)])
-    assert done.exception is None or isinstance(done.exception, SystemExit)
-    return done.exit_code, done.output, done.stderr
+def crawl_docs(*arguments: object) -> commands.Answer:
+    return call("crawl-docs", *arguments)
 
 
 def test_a_damaged_package_is_named_and_the_rest_goes_on(tmp_path: Path, cache: Path) -> None:
     [sqlite] = cache.glob("sqlite3-doc*")
     sqlite.write_bytes(b"!<arch>\nno more")
-    code, out, _ = run(tmp_path / "corpus", "--cache", cache, "--json")
-    manifest = json.loads(out)
-    assert code == 0 and [one["name"] for one in manifest["packages"]] == ["postgresql-doc-15"]
+    answer = crawl_docs(tmp_path / "corpus", "--cache", cache, "--json")
+    manifest = answer.json
+    assert answer.code == 0 and [one["name"] for one in manifest["packages"]] == [
+        "postgresql-doc-15"
+    ]
     said = " ".join(manifest["not_to_be_had"])
     assert "sqlite3-doc 3.40-1: sqlite3-doc_3.40-1_all.deb is damaged" in said
     assert "python3.11-doc" in said and "no apt-get here" in said
@@ -143,10 +125,10 @@ def test_an_older_version_that_has_vanished_costs_the_recrawl_and_no_more(
     )
     monkeypatch.setenv("PATH", fake_apt(tmp_path / "bin", offers, tmp_path / "mirror"))
     deb(tmp_path / "mirror", "sqlite3-doc", "3.40-2", {f"{SQLITE}/index.html": prose("sqlite")})
-    code, out, err = run(tmp_path / "corpus", "--packages", "sqlite3-doc")
-    assert code == 0 and not err
-    assert "sqlite3-doc 3.40-1: Version '3.40-1' for 'sqlite3-doc' was not found." in out
-    assert "No real recrawl, for only one version can be had: sqlite3-doc." in out
+    answer = crawl_docs(tmp_path / "corpus", "--packages", "sqlite3-doc")
+    assert (answer.code, answer.err) == (0, "")
+    assert "sqlite3-doc 3.40-1: Version '3.40-1' for 'sqlite3-doc' was not found." in answer.out
+    assert "No real recrawl, for only one version can be had: sqlite3-doc." in answer.out
     assert (tmp_path / "corpus" / "packages" / "sqlite3-doc_3.40-2_all.deb").exists()
 
 
@@ -162,15 +144,13 @@ def test_nothing_at_all_is_one_clear_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], sentence: str
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    code, _, err = run(tmp_path / "corpus", *arguments)
-    assert code == 1 and sentence in err and "Traceback" not in err
-    assert err.count("\n") == 1
+    assert is_error(crawl_docs(tmp_path / "corpus", *arguments), sentence)
 
 
 def test_the_command_tells_a_person_what_was_made(tmp_path: Path, cache: Path) -> None:
-    code, out, err = run(tmp_path / "corpus", "--cache", cache, "--recrawl")
-    assert code == 0 and not err
+    answer = crawl_docs(tmp_path / "corpus", "--cache", cache, "--recrawl")
+    assert (answer.code, answer.err) == (0, "")
     for words in ("postgresql-doc-15", "15.10-1", "1 of 32", "seeded-recrawl", "Made in", "MB in"):
-        assert words in out
-    code, out, _ = run(tmp_path / "corpus", "--cache", cache, "--recrawl")
-    assert code == 0 and "Was there already" in out
+        assert words in answer.out
+    answer = crawl_docs(tmp_path / "corpus", "--cache", cache, "--recrawl")
+    assert answer.code == 0 and "Was there already" in answer.out

@@ -22,17 +22,6 @@ from webindex.crawl.warc import (
     read_captures,
 )
 
-
-@pytest.fixture
-def saved(tmp_path: Path):
-    def save(data: bytes, name: str = "crawl.warc.gz") -> Path:
-        path = tmp_path / name
-        path.write_bytes(data)
-        return path
-
-    return save
-
-
 # --- damage --------------------------------------------------------------------------------------
 
 

@@ -9,13 +9,12 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from chains import WORDS, Chain, chain, empty, moved, page
-from click.testing import CliRunner
+from chains import WORDS, Chain, moved, page
 from from_scratch import again, check_recrawls, compute, gone, recrawl, sample
+from web_commands import call, is_error
 
 from percola import Repository
 from webindex import tables
-from webindex.cli.main import cli
 from webindex.crawl.warc import Capture
 from webindex.load.removals import scope_of
 from webindex.observers.frontier import LEVELS, fewest, level_of
@@ -25,8 +24,6 @@ from webindex.ranking.writing import begin, write_ranks
 from webindex.reports import due, frontier, tell
 from webindex.reports import to_crawl as listing
 from webindex.takedown.removing import remove, unblock
-
-__all__ = ["chain", "empty"]
 
 
 def linking(url: str, *targets: str, seconds: float = 0.0) -> Capture:
@@ -72,8 +69,7 @@ def test_all_and_those_of_a_host_come_in_order_and_captured_ones_are_missing(cha
 
 def test_a_url_leaves_when_it_is_loaded_and_returns_when_it_is_erased(empty: Chain) -> None:
     a, b, c = (f"https://{one}.example/" for one in "abc")
-    empty.load([linking(a, b, c), linking(c, b)])
-    empty.work()
+    empty.process([linking(a, b, c), linking(c, b)])
     assert frontier(empty.repo) == [listing.Uncaptured(b, 2, None, [f"to {b[-1]}"])]
     assert (
         "It is in the frontier, to be crawled: 2 links vouch for it."
@@ -82,22 +78,19 @@ def test_a_url_leaves_when_it_is_loaded_and_returns_when_it_is_erased(empty: Cha
 
     empty.load([linking(b)])
     assert listed(empty.repo) == []  # in the transaction of the load
-    empty.work()
-    empty.check()
+    empty.verify()
     remove(empty.repo, empty.index, [scope_of("url", b)])
     assert listed(empty.repo) == [b]
     empty.work()
     assert listed(empty.repo) == [b]
 
     # Gone is captured: it is removed from the list as a live page is.
-    empty.load([gone(linking(b), seconds=10**9)])
-    empty.work()
+    empty.process([gone(linking(b), seconds=10**9)])
     assert listed(empty.repo) == []
     remove(empty.repo, empty.index, [scope_of("url", b)])
     empty.work()
     assert listed(empty.repo) == [b]
-    empty.load([linking(a, c, seconds=60), linking(c, seconds=60)])
-    empty.work()
+    empty.process([linking(a, c, seconds=60), linking(c, seconds=60)])
     assert listed(empty.repo) == []
     assert not list(empty.repo.snapshot().scan(tables.frontier))
 
@@ -108,8 +101,7 @@ def test_what_is_blocked_is_never_listed_and_what_is_unblocked_at_once(
     monkeypatch.setattr(listing, "_AT_ONCE", 4)
     names = ["https://in.example", "http://in.example:81", "https://other.example"]
     urls = [f"{name}/{folder}/{n}" for name in names for folder in "xy" for n in range(9)]
-    empty.load([linking("https://a.example/", *urls)])
-    empty.work()
+    empty.process([linking("https://a.example/", *urls)])
     scopes = [
         scope_of("prefix", "https://in.example/x/"),
         scope_of("url", "https://other.example/y/3"),
@@ -129,15 +121,11 @@ def test_what_is_blocked_is_never_listed_and_what_is_unblocked_at_once(
 
 def test_a_url_too_long_for_its_row_is_listed_whole(empty: Chain) -> None:
     long = f"https://long.example/{'x' * 500}"
-    empty.load([linking("https://a.example/", long)])
-    empty.work()
+    empty.process([linking("https://a.example/", long)])
     assert listed(empty.repo) == [long]
-    empty.load([linking(f"https://{n}.example/", long) for n in range(3)])
-    empty.work()
+    empty.process([linking(f"https://{n}.example/", long) for n in range(3)])
     assert [(one.url, one.links) for one in frontier(empty.repo)] == [(long, 4)]
-    empty.load([linking(long)])
-    empty.work()
-    empty.check()
+    empty.verify([linking(long)])
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -159,13 +147,12 @@ def test_any_order_of_loads_ends_in_the_same_frontier(empty: Chain, seed: int) -
 
 def test_the_command_prints_text_json_and_seeds(empty: Chain) -> None:
     urls = [f"https://new.example/{n}" for n in range(3)]
-    empty.load([linking("https://a.example/", *urls), linking("https://b.example/", urls[1])])
-    empty.work()
+    empty.process([linking("https://a.example/", *urls), linking("https://b.example/", urls[1])])
 
     def run(*words: str) -> str:
-        result = CliRunner().invoke(cli, ["frontier", "--repo", empty.repo.address, *words])
-        assert result.exit_code == 0, result.output
-        return result.output
+        result = call("frontier", "--repo", empty.repo.address, *words)
+        assert result.code == 0, result
+        return result.out
 
     assert run("--format", "seeds").splitlines() == [urls[1], urls[0], urls[2]]
     assert run("--format", "seeds", "--limit", "1").splitlines() == [urls[1]]
@@ -174,8 +161,7 @@ def test_the_command_prints_text_json_and_seeds(empty: Chain) -> None:
     assert first == {**known, "sitemap": None, "modified": None}
     assert run().splitlines()[0] == f"{urls[1]}  2 links · 'to 1'"
     assert "no URL of other.example" in run("--host", "other.example")
-    wrong = CliRunner().invoke(cli, ["frontier", "--repo", empty.repo.address, "--host", "a b/"])
-    assert wrong.exit_code == 1 and "Error: " in wrong.output
+    assert is_error(call("frontier", "--repo", empty.repo.address, "--host", "a b/"))
 
 
 # --- Pages that are due again -----------------------------------------------------------------
@@ -211,9 +197,7 @@ def test_a_page_is_due_by_the_estimate_of_how_often_it_changes() -> None:
 def test_pages_that_are_due_come_by_rank_and_move_with_what_is_loaded(empty: Chain) -> None:
     a, b = (linking(f"https://{one}.example/") for one in "ab")
     c = linking("https://c.example/", seconds=-1000 * 86400)
-    empty.load([a, b, c, moved(linking("https://d.example/"), a.url)])
-    empty.work()
-    empty.check()
+    empty.verify([a, b, c, moved(linking("https://d.example/"), a.url)])
     later = a.date + timedelta(days=31)
     urls = {one.url for one in due(empty.repo, at=later)}
     assert urls == {a.url, b.url, c.url, "https://d.example/"}
@@ -229,8 +213,7 @@ def test_pages_that_are_due_come_by_rank_and_move_with_what_is_loaded(empty: Cha
     assert [one.url for one in due(empty.repo, host="a.example", at=later)] == [a.url]
 
     # It changed within a day: due soon. Then it is gone, and not due at all.
-    empty.load([again(b, seconds=86400, body=b.body + b" more", payload_digest="sha1:MORE")])
-    empty.work()
+    empty.process([again(b, seconds=86400, body=b.body + b" more", payload_digest="sha1:MORE")])
     first = due(empty.repo, at=later)[0]
     assert (first.url, first.intervals, first.changes) == (b.url, 1, 1)
     assert first.due < "2100" and days_between(b, first.due) < 2
@@ -238,16 +221,15 @@ def test_pages_that_are_due_come_by_rank_and_move_with_what_is_loaded(empty: Cha
     empty.load([again(b, seconds=-86400)])
     assert due(empty.repo, at=later)[0].intervals == 2
     check_recrawls(empty.repo)
-    empty.load([gone(b, seconds=2 * 86400)])
-    empty.work()
+    empty.process([gone(b, seconds=2 * 86400)])
     assert [one.url for one in due(empty.repo, at=later, limit=2)] == [a.url, c.url]
     remove(empty.repo, empty.index, [scope_of("url", a.url)])
     empty.work()
     assert a.url not in [one.url for one in due(empty.repo, at=later)]
     check_recrawls(empty.repo)
-    answer = CliRunner().invoke(cli, ["frontier", "--repo", empty.repo.address, "--recrawl"])
-    assert answer.output.startswith(f"{c.url}  rank 0.2 · due ")
-    assert "seen 1 time, 0 changes" in answer.output
+    answer = call("frontier", "--repo", empty.repo.address, "--recrawl")
+    assert answer.out.startswith(f"{c.url}  rank 0.2 · due ")
+    assert "seen 1 time, 0 changes" in answer.out
 
 
 def days_between(one: Capture, due_at: str) -> float:

@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
-from chains import WORDS, Chain, empty, moved, open_chain, page
+from chains import WORDS, Chain, chain_in_memory, moved, page
 from from_scratch import again, gone, recrawl, sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -31,14 +30,12 @@ from webindex.observers.parse import parse
 from webindex.page.urls import page_id, page_row
 from webindex.takedown.erasing import erase
 
-__all__ = ["empty"]
-
 TARGET = "https://target.example/"
 ROW = page_row(TARGET)
 
 
 @contextmanager
-def bounds(*, large: int, shown: int) -> Iterator[None]:
+def bounds(*, large: int = 4, shown: int = 3) -> Iterator[None]:
     """Call a page with a few links large, and show few texts."""
     with (
         mock.patch.object(inlinks, "LARGE", large),
@@ -158,7 +155,7 @@ def test_links_are_counted_once_whatever_runs_between_the_steps(seed: int) -> No
     pages = [f"https://s{number}.example/" for number in range(rng.choice([3, 8, 16]))]
     words = [f"t{number}" for number in range(rng.choice([2, 5, 12]))]
     live: bool | None = True
-    with bounds(large=4, shown=3), percola.open("memory:", schema=tables.SCHEMA) as repo:
+    with bounds(), percola.open("memory:", schema=tables.SCHEMA) as repo:
         links = Links(repo)
         for _ in range(rng.choice([20, 60])):
             match rng.randrange(10):
@@ -191,7 +188,7 @@ def test_links_are_counted_once_whatever_runs_between_the_steps(seed: int) -> No
 @pytest.fixture
 def links() -> Iterator[Links]:
     """Five pages that link to the target, which is large."""
-    with bounds(large=4, shown=3), percola.open("memory:", schema=tables.SCHEMA) as repo:
+    with bounds(), percola.open("memory:", schema=tables.SCHEMA) as repo:
         links = Links(repo)
         for number in range(5):
             links.change(f"https://s{number}.example/", "Home")
@@ -213,7 +210,7 @@ def test_one_more_link_to_a_large_page_does_not_read_the_others(links: Links) ->
 
 
 def test_a_link_entered_while_its_target_becomes_large_is_counted() -> None:
-    with bounds(large=4, shown=3), percola.open("memory:", schema=tables.SCHEMA) as repo:
+    with bounds(), percola.open("memory:", schema=tables.SCHEMA) as repo:
         links = Links(repo)
         links.work()
         row = links.change("https://slow.example/", "Slow")
@@ -250,7 +247,7 @@ def test_a_large_page_that_a_count_finds_small_is_no_longer_large(links: Links) 
 
 
 def test_links_that_do_not_vouch_make_a_page_large_and_cause_no_count() -> None:
-    with bounds(large=4, shown=3), percola.open("memory:", schema=tables.SCHEMA) as repo:
+    with bounds(), percola.open("memory:", schema=tables.SCHEMA) as repo:
         links = Links(repo)
         links.work()
         for number in range(6):
@@ -278,7 +275,7 @@ def test_a_count_takes_the_deltas_that_it_has_seen_and_leaves_later_ones(links: 
 
 
 def test_a_slow_count_cannot_leave_a_tally_on_a_page_that_has_gone() -> None:
-    with bounds(large=4, shown=3), percola.open("memory:", schema=tables.SCHEMA) as repo:
+    with bounds(), percola.open("memory:", schema=tables.SCHEMA) as repo:
         links = Links(repo)
         row = links.change("https://s.example/", "Home")
         repo.run(lambda t: invert(t, row))
@@ -293,7 +290,7 @@ def test_a_slow_count_cannot_leave_a_tally_on_a_page_that_has_gone() -> None:
 
 
 def test_a_slow_count_leaves_no_entry_in_the_frontier_of_a_page_captured_meanwhile() -> None:
-    with bounds(large=4, shown=3), percola.open("memory:", schema=tables.SCHEMA) as repo:
+    with bounds(), percola.open("memory:", schema=tables.SCHEMA) as repo:
         links = Links(repo)
         links.forbid()
         repo.run(lambda t: erase(t, ROW))
@@ -326,27 +323,18 @@ def test_a_slow_count_cannot_restore_links_that_a_faster_one_found_unchanged(lin
     links.check()
 
 
-def test_pages_with_few_links_and_texts_called_large_end_in_the_same(
-    tmp_path: Path,
-) -> None:
+def test_pages_with_few_links_and_texts_called_large_end_in_the_same() -> None:
     pages = [one for one in sample() if one.status == 200]
-    with bounds(large=3, shown=2):
-        chain = open_chain(tmp_path, "memory:")
+    with bounds(large=3, shown=2), chain_in_memory() as chain:
         for some in (pages[:60], pages[60:], [gone(one) for one in pages[::5]]):
-            chain.load(some)
-            chain.work()
-            chain.check()
+            chain.verify(some)
         chain.load([again(one, seconds=120) for one in pages[::10]])
         chain.load([moved(one, pages[2].url, seconds=120) for one in pages[5::10]])
-        chain.load(recrawl())
-        chain.work()
-        chain.check()
+        chain.verify(recrawl())
         now = chain.repo.snapshot()
         found = Counter(
             row[tables.large] for row in now.scan(tables.inlinks, columns=[tables.large])
         )
-        chain.index.close()
-        chain.repo.close()
     assert min(found[1], found[2]) > 10
 
 
@@ -362,9 +350,7 @@ def test_of_the_texts_of_each_url_of_a_document_the_most_frequent_count(empty: C
         empty.load([page(first, same), page(second, same)])
         empty.load([linking(f"x{n}", first, "Herons") for n in range(3)])
         empty.load([linking(f"y{n}", second, "Egrets", "Own") for n in range(3)])
-        empty.load([linking(f"z{n}", first, "Inside") for n in range(2)])
-        empty.work()
-        empty.check()
+        empty.verify([linking(f"z{n}", first, "Inside") for n in range(2)])
     document = empty.document(first)
     assert document is not None and document["inlinks"] == 8
     assert document["anchors"] == [["Egrets", 3], ["Herons", 3], ["Own", 2], ["Inside", 1]]

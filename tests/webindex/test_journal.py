@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 
-import percola
 from percola import Repository, Worker
 from webindex import journal, tables
 from webindex.reports.summary import summarise
-
-
-@pytest.fixture
-def repo() -> Iterator[Repository]:
-    with percola.open("memory:", schema=tables.SCHEMA) as opened:
-        yield opened
 
 
 def work(repo: Repository) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -51,12 +51,6 @@ def captured(at: float, text: str = "words", **changes: Any) -> Capture:
 def unchanged(at: float, body: str | None = "words") -> Revisit:
     """A report that the page has this body; without one, that it is what it was."""
     return Revisit(URL, day(at), None if body is None else f"sha1:{body}", 0, 10)
-
-
-@pytest.fixture
-def repo() -> Iterator[Repository]:
-    with percola.open("memory:", schema=tables.SCHEMA) as opened:
-        yield opened
 
 
 def load(repo: Repository, *records: Capture | Revisit) -> Loaded:

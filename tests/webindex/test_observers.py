@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from chains import WORDS, Chain, chain, empty, moved, naming, of, open_chain, page
+from chains import WORDS, Chain, chain_in_memory, moved, naming, of, page
 from from_scratch import again, at_rest, compute, gone, parse, recrawl, sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,8 +24,6 @@ from webindex.observers.parse import parse as parse_page
 from webindex.page.urls import page_id, page_row
 from webindex.sample import CHANGED_URL, CHANGED_WORDS, NEW_LINK, OLDER_URL, OLDER_WORDS
 from webindex.workers.processes import build_observers
-
-__all__ = ["chain", "empty"]
 
 # --- The whole sample ---------------------------------------------------------------------
 
@@ -110,15 +107,11 @@ def test_a_page_that_goes_takes_its_links_along_and_brings_them_back(
     in_links = chain.repo.snapshot().get_row(tables.inlinks, page_row(links[0]))
     assert tables.source[page_id(url)] in in_links
 
-    chain.load([gone(of(url))])
-    chain.work()
-    chain.check()
+    chain.verify([gone(of(url))])
     in_links = chain.repo.snapshot().get_row(tables.inlinks, page_row(links[0]))
     assert tables.source[page_id(url)] not in in_links
 
-    chain.load([again(of(url), seconds=120)])
-    chain.work()
-    chain.check()
+    chain.verify([again(of(url), seconds=120)])
     in_links = chain.repo.snapshot().get_row(tables.inlinks, page_row(links[0]))
     assert tables.source[page_id(url)] in in_links
 
@@ -127,9 +120,7 @@ def test_a_page_that_becomes_a_redirect_leaves_the_search(chain: Chain) -> None:
     title = '"About SQLite"'
     assert CHANGED_URL in chain.found(title)
     moved = again(of(CHANGED_URL), status=301, body=b"")
-    chain.load([replace(moved, headers={"location": "https://www.sqlite.org/"})])
-    chain.work()
-    chain.check()
+    chain.verify([replace(moved, headers={"location": "https://www.sqlite.org/"})])
     assert CHANGED_URL not in chain.found(title)
 
 
@@ -173,40 +164,19 @@ def history() -> list[Capture]:
 
 @settings(max_examples=6)
 @given(seed=st.integers(0, 2**32))
-def test_any_order_of_loads_ends_in_the_same_state(
-    tmp_path_factory: pytest.TempPathFactory, seed: int
-) -> None:
+def test_any_order_of_loads_ends_in_the_same_state(seed: int) -> None:
     rng = random.Random(seed)
     captures = history()
     assert len({one.url for one in captures}) >= 40 and len(captures) >= 75
     rng.shuffle(captures)
-    folder = tmp_path_factory.mktemp("order")
-    chain = open_chain(folder, "memory:")
-    try:
+    with chain_in_memory() as chain:
         while captures:
             some = rng.randint(1, 30)
             chain.load(captures[:some], group=rng.randint(1, 8))
             del captures[:some]
             if rng.random() < 0.4:
                 chain.work()
-        chain.work()
-        chain.check()
-    finally:
-        chain.index.close()
-        chain.repo.close()
-        shutil.rmtree(folder)
-
-
-@pytest.mark.parametrize("swapped", [False, True])
-def test_of_two_answers_in_one_second_the_same_one_wins_in_either_order(
-    empty: Chain, swapped: bool
-) -> None:
-    lost = gone(of(CHANGED_URL))
-    moved = replace(lost, status=301, headers={"location": "https://www.sqlite.org/"})
-    for one in (moved, lost) if swapped else (lost, moved):
-        empty.load([one])
-    empty.work()
-    empty.check()
+        chain.verify()
 
 
 # --- Duplicates ---------------------------------------------------------------------------
@@ -215,7 +185,7 @@ def test_of_two_answers_in_one_second_the_same_one_wins_in_either_order(
 def test_links_to_a_duplicate_count_for_its_canonical_page(empty: Chain) -> None:
     same = f"<title>Same</title><p>{WORDS}"
     short, long = "https://example.org/a", "https://example.org/longer"
-    empty.load(
+    empty.verify(
         [
             page(short, same + f'<a href="{long}">myself under another name</a>'),
             page(long, same + f'<a href="{long}">myself under another name</a>'),
@@ -224,8 +194,6 @@ def test_links_to_a_duplicate_count_for_its_canonical_page(empty: Chain) -> None
             page("https://example.org/z", f'{WORDS} z <a rel=nofollow href="{long}">Unseen</a>'),
         ]
     )
-    empty.work()
-    empty.check()
     document = empty.document(long)
     assert document is not None and document["url"] == short
     assert document["duplicates"] == [long]
@@ -239,9 +207,7 @@ def test_when_the_canonical_page_goes_the_next_one_stands_for_the_cluster(chain:
     canonical, then = "https://www.sqlite.org/", "https://www.sqlite.org/index.html"
     first = chain.document(then)
     assert first is not None and first["url"] == canonical and first["duplicates"] == [then]
-    chain.load([gone(of(canonical))])
-    chain.work()
-    chain.check()
+    chain.verify([gone(of(canonical))])
     second = chain.document(then)
     assert second is not None and second["url"] == then and second["duplicates"] == []
     assert chain.document(canonical) is None
@@ -250,9 +216,7 @@ def test_when_the_canonical_page_goes_the_next_one_stands_for_the_cluster(chain:
 
 def test_a_page_whose_text_changes_leaves_its_cluster(chain: Chain) -> None:
     url, partner = "https://www.sqlite.org/index.html", "https://www.sqlite.org/"
-    chain.load([again(of(url), body=of(url).body.replace(b"SQLite", b"Quokka"))])
-    chain.work()
-    chain.check()
+    chain.verify([again(of(url), body=of(url).body.replace(b"SQLite", b"Quokka"))])
     left, moved = chain.document(partner), chain.document(url)
     assert left is not None and left["url"] == partner and left["duplicates"] == []
     assert moved is not None and moved["url"] == url and moved["duplicates"] == []
@@ -261,13 +225,12 @@ def test_a_page_whose_text_changes_leaves_its_cluster(chain: Chain) -> None:
 
 def test_a_change_of_a_duplicate_that_is_not_shown_is_noted_and_not_exported(empty: Chain) -> None:
     first, second = "https://example.org/a", "https://example.org/bb"
-    empty.load(
+    empty.process(
         [
             page(first, f"<title>Tea of 2021</title>{WORDS}"),
             page(second, f"<title>Tea of 2022</title>{WORDS}"),
         ]
     )
-    empty.work()
     documents, exports = list(empty.index.clusters()), empty.exports()
     empty.load([page(second, f"<title>Tea of 2023</title>{WORDS}", 60)])
     runs = empty.work()
@@ -279,16 +242,11 @@ def test_a_change_of_a_duplicate_that_is_not_shown_is_noted_and_not_exported(emp
 def test_a_page_that_may_not_be_indexed_hands_over_to_one_that_may(empty: Chain) -> None:
     same = f"<title>Same</title><p>{WORDS}"
     first, second = "https://example.org/a", "https://example.org/bb"
-    empty.load([page(first, same), page(second, same)])
-    empty.work()
+    empty.process([page(first, same), page(second, same)])
     assert empty.found("word7") == [first]
-    empty.load([page(first, same, 60, **{"x-robots-tag": "noindex"})])
-    empty.work()
-    empty.check()
+    empty.verify([page(first, same, 60, **{"x-robots-tag": "noindex"})])
     assert empty.found("word7") == [second]
-    empty.load([page(second, same, 60, **{"x-robots-tag": "noindex"})])
-    empty.work()
-    empty.check()
+    empty.verify([page(second, same, 60, **{"x-robots-tag": "noindex"})])
     assert empty.found("word7") == []
 
 
@@ -296,12 +254,9 @@ def test_a_short_page_whose_bytes_are_read_otherwise_is_shown_otherwise(empty: C
     url = "https://example.org/short"
     body = "<title>x</title><p>Gruyère".encode()
     one = replace(page(url, ""), body=body)
-    empty.load([replace(one, headers={"content-type": "text/html; charset=koi8-r"})])
-    empty.work()
+    empty.process([replace(one, headers={"content-type": "text/html; charset=koi8-r"})])
     assert empty.found("Gruyère") == []
-    empty.load([replace(again(one), headers={"content-type": "text/html; charset=utf-8"})])
-    empty.work()
-    empty.check()
+    empty.verify([replace(again(one), headers={"content-type": "text/html; charset=utf-8"})])
     assert empty.found("Gruyère") == [url]
 
 
@@ -347,8 +302,7 @@ def test_a_slow_assembly_cannot_overwrite_a_faster_one_that_found_nothing_new(
         for one in (parse_page, invert):
             empty.repo.run(lambda t, one=one: one(t, page_row(source)))
 
-    empty.load([page(target, WORDS), page(source, f"{WORDS} source")])
-    empty.work()
+    empty.process([page(target, WORDS), page(source, f"{WORDS} source")])
     joined = empty.repo.snapshot().get(tables.joined, page_row(target))
     assert joined is not None
     cluster = joined["cluster"]
@@ -359,8 +313,7 @@ def test_a_slow_assembly_cannot_overwrite_a_faster_one_that_found_nothing_new(
     empty.repo.run(lambda t: assemble(t, cluster))
     with pytest.raises(ConflictError):
         slow.commit()
-    empty.work()
-    empty.check()
+    empty.verify()
 
 
 def test_a_count_does_not_commit_beside_a_move_of_its_page_to_another_cluster(
@@ -380,8 +333,7 @@ def test_a_count_does_not_commit_beside_a_move_of_its_page_to_another_cluster(
         empty.repo.run(lambda t, one=one: one(t, page_row(target)))
     with pytest.raises(ConflictError):
         slow.commit()
-    empty.work()
-    empty.check()
+    empty.verify()
 
 
 # --- Pages that mean no good --------------------------------------------------------------
@@ -410,8 +362,7 @@ def test_hostile_pages_do_not_stop_the_chain(empty: Chain) -> None:
     )
     bad = replace(page("https://example.org/x", ""), url="https://[not a url/")
     assert load_captures(empty.repo, [bad], "crawl") == Loaded(bad_urls=1)
-    empty.work()
-    empty.check()
+    empty.verify()
     row = page_row("https://example.org/links")
     assert len(empty.repo.snapshot().get(tables.links, row) or []) == 2_000
     assert "https://example.org/links" in empty.found("honest")
@@ -440,6 +391,4 @@ def test_an_observer_that_raises_on_one_page_is_dead_lettered_and_the_rest_goes_
     assert empty.index.count() == len(compute(rest).documents)
 
     # A capture that can be read mends it: nothing of the failure is left.
-    empty.load([again(live[7])])
-    empty.work()
-    empty.check()
+    empty.verify([again(live[7])])

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 
-import percola
 from percola import Observer, Repository, Transaction, Worker, observer
 from webindex import tables
 from webindex.load import throttle as pacing
 from webindex.load.throttle import BACKLOG, Pace
 
 ROWS = 600
-
-
-@pytest.fixture
-def repo() -> Iterator[Repository]:
-    with percola.open("memory:", schema=tables.SCHEMA) as repo:
-        yield repo
 
 
 def load(repo: Repository, number: int) -> None:

@@ -16,7 +16,7 @@ from unittest import mock
 
 import pypdf
 import pytest
-from chains import Chain, empty, page
+from chains import Chain, page
 from children import Child, hear, say
 from from_scratch import again, mentions
 from pdf_files import document, drawn, pdf
@@ -39,8 +39,6 @@ from webindex.pdf.reading import MAX_PDF, SIGNATURE, Reading, digest_of, reading
 from webindex.rendering import dependencies
 from webindex.reports.page import tell
 from webindex.takedown.removing import remove
-
-__all__ = ["empty"]
 
 HOST = "paper.example"
 URL = f"https://{HOST}/pots.pdf"
@@ -311,8 +309,7 @@ def test_a_document_is_found_by_its_text_and_changes_and_goes(empty: Chain) -> N
     assert reader is not None and reader.process is None
 
     changed = captured(URL, "A report on porcelain", seconds=60.0)
-    empty.load([changed, replace(changed, url=copy)])
-    empty.work()
+    empty.process([changed, replace(changed, url=copy)])
     assert not empty.found("earthenware")
     # A revisit makes one of them what it was, whatever type its own headers name.
     date = first.date + timedelta(seconds=90)

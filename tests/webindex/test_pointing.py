@@ -5,35 +5,29 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from chains import WORDS, Chain, chain, empty, moved, of, page
+from chains import WORDS, Chain, moved, of, page
 from from_scratch import again, gone
 
 from webindex import tables
 from webindex.sample import CHANGED_URL
-
-__all__ = ["chain", "empty"]
 
 LONG = " ".join(f"word{n} and then some" for n in range(200))
 
 
 def test_near_duplicates_share_a_document_until_their_texts_part(empty: Chain) -> None:
     first, second = "https://example.org/a", "https://example.org/bb"
-    empty.load([page(first, f"<p>{LONG}"), page(second, f"<p>{LONG} revised")])
-    empty.work()
-    empty.check()
+    empty.verify([page(first, f"<p>{LONG}"), page(second, f"<p>{LONG} revised")])
     document = empty.document(second)
     assert document is not None
     assert (document["url"], document["duplicates"]) == (first, [second])
     assert len(empty.found("word7")) == 1
-    empty.load([page(second, f"<p>{WORDS} of another kind", 60)])
-    empty.work()
-    empty.check()
+    empty.verify([page(second, f"<p>{WORDS} of another kind", 60)])
     assert sorted(empty.found("word7")) == [first, second]
 
 
 def test_links_to_a_redirect_count_for_the_page_that_it_leads_to(empty: Chain) -> None:
     old, older, new = (f"https://example.org/{name}" for name in ("old", "older", "new"))
-    empty.load(
+    empty.verify(
         [
             page("https://example.org/x", f'{WORDS} x <a href="{old}">Herons</a>'),
             page("https://example.org/y", f'{WORDS} y <a href="{older}">Herons</a>'),
@@ -42,8 +36,6 @@ def test_links_to_a_redirect_count_for_the_page_that_it_leads_to(empty: Chain) -
             page(new, f'{WORDS} new <a href="{old}">where I was</a>'),
         ]
     )
-    empty.work()
-    empty.check()
     document = empty.document(new)
     assert document is not None
     assert document["aliases"] == [old, older]
@@ -51,14 +43,10 @@ def test_links_to_a_redirect_count_for_the_page_that_it_leads_to(empty: Chain) -
     assert new in empty.found("Herons")
 
     # The way there is cut: what came along it goes as well, and comes back.
-    empty.load([gone(page(old, ""), seconds=120)])
-    empty.work()
-    empty.check()
+    empty.verify([gone(page(old, ""), seconds=120)])
     document = empty.document(new)
     assert document is not None and (document["aliases"], document["inlinks"]) == ([], 0)
-    empty.load([moved(page(old, ""), new, seconds=180)])
-    empty.work()
-    empty.check()
+    empty.verify([moved(page(old, ""), new, seconds=180)])
 
 
 @pytest.mark.parametrize("by", ["header", "markup"])
@@ -68,9 +56,7 @@ def test_a_page_with_a_refresh_is_a_redirect(empty: Chain, by: str) -> None:
     said = page(old, markup if by == "markup" else f"<p>{WORDS}")
     if by == "header":
         said = replace(said, headers={**said.headers, "refresh": f"0; url={new}"})
-    empty.load([said, page(new, f"<p>{WORDS} new")])
-    empty.work()
-    empty.check()
+    empty.verify([said, page(new, f"<p>{WORDS} new")])
     assert empty.found("word7") == [new]
     document = empty.document(new)
     assert document is not None and document["aliases"] == [old]
@@ -79,15 +65,13 @@ def test_a_page_with_a_refresh_is_a_redirect(empty: Chain, by: str) -> None:
 def test_a_canonical_page_of_another_domain_is_not_believed(empty: Chain) -> None:
     mine, theirs = "https://example.org/mine", "https://example.net/theirs"
     sub = "https://docs.example.org/mine"
-    empty.load(
+    empty.verify(
         [
             page(mine, f'<head><link rel="canonical" href="{theirs}"></head>{WORDS} mine'),
             page(theirs, f"{WORDS} theirs, and something else"),
             page(sub, f'<head><link rel="canonical" href="{mine}"></head>{WORDS} sub of others'),
         ]
     )
-    empty.work()
-    empty.check()
     assert sorted(empty.found("word7")) == sorted([mine, theirs])
     document = empty.document(mine)
     assert document is not None and document["duplicates"] == [sub]
@@ -116,7 +100,5 @@ def test_the_host_counters_follow_pages_that_come_change_and_go(empty: Chain) ->
         (180, [gone(page(url, ""), seconds=180)], (1, 1)),
         (240, [gone(page(other, ""), seconds=240)], (0, 0)),
     ]:
-        empty.load(captures)
-        empty.work()
-        empty.check()
+        empty.verify(captures)
         assert counted() == expected, seconds

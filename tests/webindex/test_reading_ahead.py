@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from chains import Chain, moved, naming, of
@@ -21,23 +24,27 @@ from webindex.sample import CHANGED_URL
 from webindex.serving import TantivyIndex
 
 
+@contextmanager
 def open_counted(
     folder: Path, *, prefetches: bool, clock: Clock | None = None
-) -> tuple[Chain, StoreCalls]:
+) -> Iterator[tuple[Chain, StoreCalls]]:
     """An index on a store that is read as one behind a network, and the count of its calls."""
     memory, calls = MemoryStore(), StoreCalls()
-    repo = Repository(
-        "counted",
-        CountedStore(memory, calls),
-        EmbeddedOracle(memory),
-        MemoryCoordination(),
-        tables.SCHEMA,
-        one_step=False,
-        clock=clock,
-        caches_reads=prefetches,
-        prefetches=prefetches,
-    )
-    return Chain(repo, TantivyIndex(folder, create=True), []), calls
+    with (
+        TantivyIndex(folder, create=True) as index,
+        Repository(
+            "counted",
+            CountedStore(memory, calls),
+            EmbeddedOracle(memory),
+            MemoryCoordination(),
+            tables.SCHEMA,
+            one_step=False,
+            clock=clock,
+            caches_reads=prefetches,
+            prefetches=prefetches,
+        ) as repo,
+    ):
+        yield Chain(repo, index, []), calls
 
 
 def observers_reads(calls: StoreCalls) -> Counter[str]:
@@ -54,14 +61,12 @@ def test_reading_ahead_takes_a_tenth_of_the_reads_and_ends_in_the_same(tmp_path:
     reads = {}
     for prefetches in (False, True):
         # No batch ends because a machine is slow.
-        clock = ScriptedClock()
-        chain, calls = open_counted(tmp_path / f"{prefetches}", prefetches=prefetches, clock=clock)
-        chain.load(sample())
-        chain.work(threads=1)
-        chain.check()
-        reads[prefetches] = observers_reads(calls)
-        chain.index.close()
-        chain.repo.close()
+        options: Any = {"prefetches": prefetches, "clock": ScriptedClock()}
+        with open_counted(tmp_path / f"{prefetches}", **options) as (chain, calls):
+            chain.load(sample())
+            chain.work(threads=1)
+            chain.check()
+            reads[prefetches] = observers_reads(calls)
     plain, ahead = reads[False], reads[True]
     # Now and then the exporter conflicts with the others: taking back the locks of hundreds of
     # documents takes three reads each, ahead or not.
@@ -76,21 +81,19 @@ def test_reading_ahead_takes_a_tenth_of_the_reads_and_ends_in_the_same(tmp_path:
 
 @pytest.mark.parametrize("threads", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_pages_that_change_go_and_name_others_end_in_the_same(tmp_path: Path, threads: int) -> None:
-    chain, _ = open_counted(tmp_path / "search", prefetches=True)
-    pages = [one for one in sample() if one.status == 200]
-    chain.load(sample())
-    chain.work(threads)
-    chain.load(recrawl())
-    chain.load([gone(one) for one in pages[:20]])
-    chain.load([moved(one, pages[40].url) for one in pages[20:30]])
-    copies = [again(one, headers=naming(one, CHANGED_URL)) for one in pages[30:40]]
-    chain.load(copies)
-    chain.work(threads)
-    chain.check()
-    # And back: clusters split, redirects end.
-    chain.load([again(one, seconds=7200) for one in pages[:40]])
-    chain.work(threads)
-    chain.check()
-    assert chain.document(of(CHANGED_URL).url) is not None
-    chain.index.close()
-    chain.repo.close()
+    with open_counted(tmp_path / "search", prefetches=True) as (chain, _):
+        pages = [one for one in sample() if one.status == 200]
+        chain.load(sample())
+        chain.work(threads)
+        chain.load(recrawl())
+        chain.load([gone(one) for one in pages[:20]])
+        chain.load([moved(one, pages[40].url) for one in pages[20:30]])
+        copies = [again(one, headers=naming(one, CHANGED_URL)) for one in pages[30:40]]
+        chain.load(copies)
+        chain.work(threads)
+        chain.check()
+        # And back: clusters split, redirects end.
+        chain.load([again(one, seconds=7200) for one in pages[:40]])
+        chain.work(threads)
+        chain.check()
+        assert chain.document(of(CHANGED_URL).url) is not None

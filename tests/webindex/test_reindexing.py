@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from chains import Chain, chain
-from click.testing import CliRunner
+from chains import Chain
 from from_scratch import gone, sample
+from web_commands import call, is_error
 
 from percola import Repository, Worker
 from webindex import tables
-from webindex.cli.main import cli
 from webindex.cli.reindex import move, reindex
 from webindex.errors import WorkingError
 from webindex.observers.export import export_to
@@ -25,8 +23,6 @@ from webindex.serving.located import search_place
 from webindex.serving.tantivy.documents import FORMAT
 from webindex.serving.tantivy.index import emptied
 from webindex.workers.processes import open_repository
-
-__all__ = ["chain"]
 
 
 def shown(index: TantivyIndex) -> list[tuple[str, int, float]]:
@@ -65,55 +61,42 @@ def test_documents_that_change_or_go_meanwhile_are_exported_as_they_are_then(
     reindex(chain.repo)
     [captured] = [one for one in sample() if one.url == CHANGED_URL]
     assert any(url == CHANGED_URL for url, *_ in shown(chain.index))
-    chain.load([gone(captured)])
-    chain.work()
+    chain.process([gone(captured)])
     assert all(url != CHANGED_URL for url, *_ in shown(chain.index))
     chain.check()
 
 
 def test_the_command_says_how_many_and_a_half_built_index_is_refused(
-    worked_off: Path, tmp_path: Path
+    worked_off: Path, folder: Path, tmp_path: Path
 ) -> None:
-    folder = tmp_path / "repo"
-    shutil.copytree(worked_off, folder)
     shutil.rmtree(folder / "serving")
-    runner = CliRunner(env={"WEBINDEX_REPO": None, "COLUMNS": "100"})
-    said = runner.invoke(cli, ["search", "--repo", str(folder), "--json", "percolator"])
-    assert said.exit_code == 0 and json.loads(said.stdout)["hits"] == []
-    assert "serving is empty" in said.stderr and "'webindex reindex'" in said.stderr
-    said = runner.invoke(cli, ["search", "--repo", str(worked_off), "nowheretobefound"])
-    assert "Nothing found" in said.stdout and said.stderr == ""
-    said = runner.invoke(cli, ["reindex", "--repo", str(folder), "--json"])
-    assert (said.exit_code, json.loads(said.stdout)) == (0, {"documents": 183})
-    said = runner.invoke(cli, ["reindex", "--repo", str(folder)])
-    assert said.stdout == "183 documents to export: the workers write them to search.\n"
+    said = call("search", "--repo", folder, "--json", "percolator")
+    assert said.code == 0 and said.json["hits"] == []
+    assert "serving is empty" in said.err and "'webindex reindex'" in said.err
+    said = call("search", "--repo", worked_off, "nowheretobefound")
+    assert "Nothing found" in said.out and said.err == ""
+    said = call("reindex", "--repo", folder, "--json")
+    assert (said.code, said.json) == (0, {"documents": 183})
+    said = call("reindex", "--repo", folder)
+    assert said.out == "183 documents to export: the workers write them to search.\n"
     with open_repository(str(folder)) as repo, repo.transaction() as t:
         t.set(tables.report, "rebuild", {"state": "failed", "pid": 1})
-    said = runner.invoke(cli, ["reindex", "--repo", str(folder)])
-    assert said.exit_code == 1 and "half built" in said.stderr
-    said = runner.invoke(cli, ["reindex", "--repo", str(tmp_path / "nowhere")])
-    assert said.exit_code == 1 and "There is no repository" in said.stderr
+    assert is_error(call("reindex", "--repo", folder), "half built")
+    assert is_error(call("reindex", "--repo", tmp_path / "nowhere"), "There is no repository")
 
 
 @pytest.mark.parametrize("left", ["nothing of meta", "another format"])
-def test_an_index_that_is_refused_is_named_with_the_way_out(
-    worked_off: Path, tmp_path: Path, left: str
-) -> None:
-    folder = tmp_path / "repo"
-    shutil.copytree(worked_off, folder)
+def test_an_index_that_is_refused_is_named_with_the_way_out(folder: Path, left: str) -> None:
     meta = folder / "serving" / "meta.json"
     if left == "nothing of meta":
         meta.unlink()
     else:
         meta.write_text(meta.read_text().replace(f"format_{FORMAT}", "format_1"))
-    runner = CliRunner(env={"WEBINDEX_REPO": None, "COLUMNS": "100"})
-    said = runner.invoke(cli, ["search", "--repo", str(folder), "word"])
-    assert said.exit_code == 1 and "'webindex reindex'" in said.stderr
+    assert is_error(call("search", "--repo", folder, "word"), "'webindex reindex'")
     # Running it is that way out.
-    said = runner.invoke(cli, ["reindex", "--repo", str(folder)])
-    assert said.exit_code == 1 and "with --empty" in said.stderr
-    said = runner.invoke(cli, ["reindex", "--repo", str(folder), "--empty"])
-    assert (said.exit_code, said.output[:24]) == (0, "183 documents to export:")
+    assert is_error(call("reindex", "--repo", folder), "with --empty")
+    said = call("reindex", "--repo", folder, "--empty")
+    assert (said.code, said.out[:24]) == (0, "183 documents to export:")
     with TantivyIndex(folder / "serving") as index, open_repository(str(folder)) as repo:
         assert index.count() == 0 and repo.pending() == {"outbox.ready": 1}
 
@@ -142,20 +125,17 @@ def test_an_index_is_emptied_while_others_write_and_search(chain: Chain) -> None
 
 
 def test_documents_of_another_state_of_the_repository_are_removed_or_named(
-    worked_off: Path, tmp_path: Path
+    worked_off: Path, folder: Path
 ) -> None:
-    folder = tmp_path / "repo"
-    shutil.copytree(worked_off, folder)
-    runner = CliRunner(env={"WEBINDEX_REPO": None, "COLUMNS": "100"})
     with open_repository(str(folder)) as repo, TantivyIndex(folder / "serving") as index:
         [document] = index.get_many([next(index.clusters())[0]])
         index.apply([replace(document, cluster="unknown", epoch=1)])
-        assert runner.invoke(cli, ["reindex", "--repo", str(folder)]).exit_code == 0
+        assert call("reindex", "--repo", folder).code == 0
         Worker(repo, [export_to(index)], warn_unobserved=False).run_until_idle()
         assert index.get("unknown") is None and index.count() == 183
         index.apply([replace(document, epoch=2**60)])
-        said = runner.invoke(cli, ["reindex", "--repo", str(folder)])
-        assert said.exit_code == 1 and "has 1 document that is later than all" in said.stderr
+        said = call("reindex", "--repo", folder)
+        assert is_error(said, "has 1 document that is later than all")
     # Nor is it moved to such an index, whose documents it would take out.
     with open_repository(str(worked_off)) as repo:
         with pytest.raises(WorkingError, match="is later than all"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,12 +34,6 @@ FILES = {
     "red.png": png(255, 0, 0),
     "blue.png": png(0, 0, 255),
 }
-
-
-@pytest.fixture
-def repo() -> Iterator[Repository]:
-    with percola.open("memory:", schema=tables.SCHEMA) as opened:
-        yield opened
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import itertools
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +26,6 @@ PNG = [("Content-Type", "image/png")]
 STYLE = "https://example.org/style.css"
 COPY = "https://cdn.example.org/style.css"
 MOST = 10_000
-
-
-@pytest.fixture
-def repo() -> Iterator[Repository]:
-    with percola.open("memory:", schema=tables.SCHEMA) as opened:
-        yield opened
 
 
 def read(crawl: Crawl, folder: Path, most: int | None = MOST) -> list[Any]:

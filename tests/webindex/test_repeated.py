@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from unittest import mock
 
 import from_scratch
-import pytest
-from chains import Chain, empty, moved, open_chain, page
+from chains import Chain, chain_in_memory, moved, page
 from from_scratch import gone
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -29,22 +27,23 @@ from webindex.page.text import collapse
 from webindex.page.urls import block_row, page_id
 from webindex.takedown.removing import remove
 
-__all__ = ["empty"]
-
 NOTE = "We use cookies to improve this site"
 FOOT = "Copyright of all pages by their authors"
 PAGES = sorted((f"https://example.org/{number}" for number in range(14)), key=page_id)
 
 
+def words(number: object) -> str:
+    return " ".join(f"own{number}n{word}" for word in range(20))
+
+
 def html(number: object, *, head: str = NOTE, foot: str = FOOT) -> str:
-    own = " ".join(f"own{number}n{word}" for word in range(20))
+    own = words(number)
     return f"<title>{number}</title><p>{head}</p><p>{own}</p><p>{own} again</p><p>{foot}</p>"
 
 
 def own(number: object) -> str:
     """The text of a page without what is around it."""
-    words = " ".join(f"own{number}n{word}" for word in range(20))
-    return f"{words} {words} again"
+    return f"{words(number)} {words(number)} again"
 
 
 @contextmanager
@@ -116,53 +115,40 @@ def test_of_a_text_that_would_be_nearly_empty_nothing_is_left_out() -> None:
 
 
 def test_what_eight_pages_repeat_is_left_out_until_one_of_them_goes(empty: Chain) -> None:
-    chain = empty
-
     def shown(number: int) -> object:
-        document = chain.document(PAGES[number])
+        document = empty.document(PAGES[number])
         assert document is not None
         return document["text"]
 
     def whole(number: int) -> str:
         return f"{NOTE} {own(number)} {FOOT}"
 
-    chain.load([page(PAGES[number], html(number)) for number in range(7)])
+    empty.load([page(PAGES[number], html(number)) for number in range(7)])
     # The same text at another address is no further page.
-    chain.load([page(PAGES[12], html(0))])
-    chain.work()
-    chain.check()
+    empty.verify([page(PAGES[12], html(0))])
     assert shown(3) == whole(3)
-    chain.load([page(PAGES[7], html(7))])
-    chain.work()
-    chain.check()
+    empty.verify([page(PAGES[7], html(7))])
     assert [shown(number) for number in range(8)] == [own(number) for number in range(8)]
-    assert chain.found("cookies") == [] != chain.found("own3n4")
+    assert empty.found("cookies") == [] != empty.found("own3n4")
     # Another text within the same frame: at no time is too much or too little cut off.
-    chain.load([page(PAGES[3], html(33), 60.0)])
-    assert chain.work()["find_repeated"] == 1
-    chain.check()
+    empty.load([page(PAGES[3], html(33), 60.0)])
+    assert empty.work()["find_repeated"] == 1
+    empty.check()
     assert shown(3) == own(33)
-    chain.load([page(PAGES[3], html(33, foot="Now at the end of this page"), 120.0)])
-    chain.work()
-    chain.check()
+    empty.verify([page(PAGES[3], html(33, foot="Now at the end of this page"), 120.0)])
     assert shown(3) == f"{own(33)} Now at the end of this page"
     assert shown(4) == f"{own(4)} {FOOT}"
-    chain.load([gone(page(PAGES[5], html(5)))])
-    chain.work()
-    chain.check()
+    empty.verify([gone(page(PAGES[5], html(5)))])
     assert shown(4) == whole(4)
 
 
 def test_a_takedown_takes_its_pages_out_of_what_is_repeated(empty: Chain) -> None:
-    chain = empty
-    chain.load([page(url, html(number)) for number, url in enumerate(PAGES[:8])])
-    chain.work()
+    empty.process([page(url, html(number)) for number, url in enumerate(PAGES[:8])])
     removed = PAGES[0]
-    remove(chain.repo, chain.index, [scope_of("url", removed)])
-    chain.loaded = [one for one in chain.loaded if one.url != removed]
-    chain.work()
-    chain.check()
-    with chain.repo.snapshot() as now:
+    remove(empty.repo, empty.index, [scope_of("url", removed)])
+    empty.loaded = [one for one in empty.loaded if one.url != removed]
+    empty.verify()
+    with empty.repo.snapshot() as now:
         rows = {row.key: row for row in now.scan(tables.blocks)}
     assert rows.keys() == {block_row(url) for url in PAGES[1:8]}
     assert not any(tables.repeated in row for row in rows.values())
@@ -183,26 +169,19 @@ def any_page(rng: random.Random, number: int, seconds: float) -> Capture:
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_whatever_came_and_went_in_whatever_order_the_rest_depends_on_the_pages_alone(
-    tmp_path_factory: pytest.TempPathFactory, seed: int
+    seed: int,
 ) -> None:
     rng = random.Random(seed)
-    folder = tmp_path_factory.mktemp("repeated")
-    with bounds(*rng.choice([(2, 2), (3, 2), (4, 2), (16, 8)])):
-        chain = open_chain(folder, "memory:")
-        try:
-            for step in range(rng.choice([1, 4])):
-                numbers = rng.sample(range(len(PAGES)), rng.choice([1, 4, 14]))
-                captures = [any_page(rng, number, 60 * step) for number in numbers]
-                chain.load(captures, rng.choice([1, 14]))
-                if rng.random() < 0.7:
-                    chain.work(rng.choice([1, 3]))
-                    chain.check()
-            chain.work()
-            chain.check()
-        finally:
-            chain.index.close()
-            chain.repo.close()
-            shutil.rmtree(folder)
+    window, least = rng.choice([(2, 2), (3, 2), (4, 2), (16, 8)])
+    with bounds(window, least), chain_in_memory() as chain:
+        for step in range(rng.choice([1, 4])):
+            numbers = rng.sample(range(len(PAGES)), rng.choice([1, 4, 14]))
+            captures = [any_page(rng, number, 60 * step) for number in numbers]
+            chain.load(captures, rng.choice([1, 14]))
+            if rng.random() < 0.7:
+                chain.work(rng.choice([1, 3]))
+                chain.check()
+        chain.verify()
 
 
 def test_a_run_that_commits_late_is_put_right_by_the_run_that_it_has_notified(
@@ -226,43 +205,41 @@ def test_a_run_that_commits_late_is_put_right_by_the_run_that_it_has_notified(
         assert empty.repo.snapshot().get(tables.repeated, block_row(PAGES[first])) is None
         late.commit()
         assert empty.repo.snapshot().get(tables.repeated, block_row(PAGES[first])) is not None
-        empty.work()
-        empty.check()
+        empty.verify()
 
 
 def test_on_a_host_of_thousands_of_pages_a_change_costs_a_bounded_number_of_cells(
     tmp_path: Path,
 ) -> None:
-    chain, calls = open_counted(tmp_path, prefetches=True)
     first, last = "a note at the top", "a note at the end"
     found = {"first": [[first, 20]], "last": [[last, 100]], "size": 120}
     urls = [f"https://example.org/{number}" for number in range(4000)]
 
-    def changed(number: int) -> int:
-        """Cells that are read and written when one of so many pages has something else."""
-        before = calls.counts()
-        with chain.repo.transaction() as t:
-            write_blocks(t, urls[number // 2], {**found, "first": [], "text": "other"})
-        Worker(chain.repo, [find_repeated]).run_until_idle()
-        row = block_row(urls[number // 2])
-        assert chain.repo.snapshot().get(tables.repeated, row) == [last]
-        after = calls.counts()
-        return sum(
-            count.cells - (before[key].cells if key in before else 0)
-            for key, count in after.items()
-            if key[0] == "find_repeated"
-        )
+    with open_counted(tmp_path, prefetches=True) as (chain, calls):
 
-    costs, found_out = [], []
-    with mock.patch.object(repeated, "_reaches", {}):
-        for start, end in ((0, 100), (100, 4000)):
+        def changed(number: int) -> int:
+            """Cells that are read and written when one of so many pages has something else."""
+            before = calls.counts()
             with chain.repo.transaction() as t:
-                for url in urls[start:end]:
-                    t.set(tables.outer, block_row(url), {**found, "text": url, "url": url})
-                    t.set(tables.repeated, block_row(url), [last, first])
-            found_out.append(changed(end - 2))  # How many pages there are.
-            costs.append(changed(end))
+                write_blocks(t, urls[number // 2], {**found, "first": [], "text": "other"})
+            Worker(chain.repo, [find_repeated]).run_until_idle()
+            row = block_row(urls[number // 2])
+            assert chain.repo.snapshot().get(tables.repeated, row) == [last]
+            after = calls.counts()
+            return sum(
+                count.cells - (before[key].cells if key in before else 0)
+                for key, count in after.items()
+                if key[0] == "find_repeated"
+            )
+
+        costs, found_out = [], []
+        with mock.patch.object(repeated, "_reaches", {}):
+            for start, end in ((0, 100), (100, 4000)):
+                with chain.repo.transaction() as t:
+                    for url in urls[start:end]:
+                        t.set(tables.outer, block_row(url), {**found, "text": url, "url": url})
+                        t.set(tables.repeated, block_row(url), [last, first])
+                found_out.append(changed(end - 2))  # How many pages there are.
+                costs.append(changed(end))
     assert min(costs) > 30 and max(costs) < 300, costs
     assert max(found_out) < 2000, "the rows of a host that has grown are not all read"
-    chain.index.close()
-    chain.repo.close()

@@ -7,7 +7,7 @@ import random
 import threading
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -81,12 +81,6 @@ def revisit(
 def bare(one: Revisit) -> Revisit:
     """A revisit record without HTTP headers."""
     return replace(one, status=None, headers=None)
-
-
-@pytest.fixture
-def repo() -> Iterator[Repository]:
-    with percola.open("memory:", schema=tables.SCHEMA) as opened:
-        yield opened
 
 
 def load(repo: Repository, *records: Capture | Revisit) -> Loaded:

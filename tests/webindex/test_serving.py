@@ -6,11 +6,11 @@ import json
 import os
 import shutil
 import unicodedata
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from serving_documents import document
 
 from webindex.serving import (
     DamagedIndexError,
@@ -25,40 +25,6 @@ from webindex.serving import (
 )
 from webindex.serving.query import Clause, parse_query
 from webindex.serving.snippet import mark
-
-
-@pytest.fixture
-def index(tmp_path: Path) -> Iterator[TantivyIndex]:
-    with TantivyIndex(tmp_path / "index") as opened:
-        yield opened
-
-
-def document(
-    cluster: str,
-    text: str = "",
-    *,
-    epoch: int = 1,
-    title: str = "",
-    language: str | None = "en",
-    host: str = "example.org",
-    anchors: tuple[tuple[str, int], ...] = (),
-    duplicates: tuple[str, ...] = (),
-    inlinks: int = 0,
-    rank: float = 0.0,
-) -> ServingDocument:
-    return ServingDocument(
-        cluster=cluster,
-        epoch=epoch,
-        url=f"https://{host}/{cluster}",
-        title=title,
-        text=text,
-        language=language,
-        host=host,
-        anchors=anchors,
-        duplicates=duplicates,
-        inlinks=inlinks,
-        rank=rank,
-    )
 
 
 def found(results: SearchResults) -> list[str]:
@@ -165,19 +131,6 @@ def test_title_and_anchors_rank_over_the_body(index: TantivyIndex) -> None:
         ]
     )
     assert found(index.search("rewrite")) == ["title", "anchor", "body"]
-
-
-def test_of_equal_texts_the_more_linked_and_the_higher_ranked_come_first(
-    index: TantivyIndex,
-) -> None:
-    index.apply(
-        [
-            document("plain", "some words"),
-            document("linked", "some words", inlinks=1_000),
-            document("ranked", "some words", inlinks=1_000, rank=30.0),
-        ]
-    )
-    assert found(index.search("words")) == ["ranked", "linked", "plain"]
 
 
 def test_links_do_not_outweigh_a_page_about_the_words(index: TantivyIndex) -> None:
@@ -337,11 +290,10 @@ def test_a_snippet_marks_phrases_not_their_single_letters(index: TantivyIndex) -
 
 
 def test_a_hit_by_its_title_shows_how_the_text_begins(index: TantivyIndex) -> None:
-    index.apply(
-        [document("a", "How it begins. " * 50, title="Zebra"), document("b", title="Zebra")]
-    )
+    text = "How it begins. " * 50
+    index.apply([document("a", text, title="Zebra"), document("b", title="Zebra")])
     snippets = {hit.cluster: hit.snippet for hit in index.search("zebra").hits}
-    assert snippets["a"] == ((("How it begins. " * 50)[:200], False),)
+    assert snippets["a"] == ((text[:200], False),)
     assert snippets["b"] == ()
 
 

@@ -15,8 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from serving_documents import version
 
-from webindex.serving import BusyIndexError, ServingDocument, TantivyIndex
+from webindex.serving import BusyIndexError, TantivyIndex
 from webindex.serving.lock import only_writer
 
 DEADLINE = 180.0
@@ -24,14 +25,11 @@ DEADLINE = 180.0
 PRELUDE = """
 import sys
 from pathlib import Path
+from serving_documents import version
 from webindex.serving import *
 from webindex.serving.lock import only_writer
 
 folder = Path(sys.argv[1])
-
-def document(cluster, epoch, text="word"):
-    url = f"https://example.org/{cluster}"
-    return ServingDocument(cluster, epoch, url, "", text, "en", "example.org", (), (), 0)
 
 def say(line):
     print(line, flush=True)
@@ -52,6 +50,12 @@ def process(program: str, *arguments: object) -> Iterator[subprocess.Popen[str]]
             child.kill()
 
 
+def tell(child: subprocess.Popen[str], line: str) -> None:
+    assert child.stdin is not None
+    child.stdin.write(f"{line}\n")
+    child.stdin.flush()
+
+
 def next_line(child: subprocess.Popen[str]) -> str:
     assert child.stdout is not None
     return child.stdout.readline().strip()
@@ -70,11 +74,6 @@ def wait_until(happened: Callable[[], bool], what: str) -> None:
         threading.Event().wait(0.0005)
 
 
-def document(cluster: str, epoch: int) -> ServingDocument:
-    url = f"https://example.org/{cluster}"
-    return ServingDocument(cluster, epoch, url, "", "word", "en", "example.org", (), (), 0)
-
-
 def test_two_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     program = """
 import time
@@ -83,18 +82,16 @@ with TantivyIndex(folder) as index:
     say("ready")
     sys.stdin.readline()
     for batch in range(25):
-        puts = [document(f"{name}{batch}-{n}", 1) for n in range(10)]
+        puts = [version(f"{name}{batch}-{n}", 1) for n in range(10)]
         # Both write these; the one that counts by twos ends with the newer epoch.
-        puts += [document(f"shared{n}", (batch + 1) * int(other)) for n in range(10)]
+        puts += [version(f"shared{n}", (batch + 1) * int(other)) for n in range(10)]
         index.apply(puts)
         say(time.monotonic())
 """
     with process(program, tmp_path, "a", 1) as a, process(program, tmp_path, "b", 2) as b:
         assert (next_line(a), next_line(b)) == ("ready", "ready")
-        for child in (a, b):
-            assert child.stdin is not None
-            child.stdin.write("go\n")
-            child.stdin.flush()
+        tell(a, "go")
+        tell(b, "go")
         times_of_a, times_of_b = (list(map(float, finish(child))) for child in (a, b))
     with TantivyIndex(tmp_path, create=False) as index:
         own = {f"{name}{batch}-{n}": 1 for name in "ab" for batch in range(25) for n in range(10)}
@@ -120,7 +117,7 @@ texts = ["".join(letters.choices("abcdefghij ", k=2_000)) for _ in range(400)]
 with TantivyIndex(folder) as index:
     for epoch in range(1, 1_000):
         say(f"begin {epoch}")
-        index.apply([document(f"c{n}", epoch, texts[n]) for n in range(400)])
+        index.apply([version(f"c{n}", epoch, texts[n]) for n in range(400)])
         say(f"end {epoch}")
 """
     with process(program, tmp_path) as child:
@@ -149,14 +146,14 @@ with TantivyIndex(folder) as index:
         # What was reported as applied is there, and at most the batch that was cut off as well.
         assert ended[-1] <= epoch <= ended[-1] + 1
 
-        assert index.apply([document(f"c{n}", epoch + 1) for n in range(400)]) == 400
+        assert index.apply([version(f"c{n}", epoch + 1) for n in range(400)]) == 400
         assert index.search("word").total == 400
-        assert index.apply([document("c0", epoch)]) == 0
+        assert index.apply([version("c0", epoch)]) == 0
 
 
 def test_a_writer_waits_no_longer_than_told_and_a_killed_one_lets_go(tmp_path: Path) -> None:
     program = """
-TantivyIndex(folder).apply([document("a", 1)])
+TantivyIndex(folder).apply([version("a", 1)])
 with only_writer(folder, 1.0):
     say("holding")
     sys.stdin.readline()
@@ -165,12 +162,12 @@ with only_writer(folder, 1.0):
         assert next_line(child) == "holding"
         with TantivyIndex(tmp_path, lock_timeout=0.05) as hurried:
             with pytest.raises(BusyIndexError, match=r"0\.05 seconds"):
-                hurried.apply([document("b", 1)])
+                hurried.apply([version("b", 1)])
             assert hurried.search("word").total == 1
         child.send_signal(signal.SIGKILL)
         child.wait(timeout=DEADLINE)
         with TantivyIndex(tmp_path, lock_timeout=5.0) as patient:
-            assert patient.apply([document("b", 1)]) == 1
+            assert patient.apply([version("b", 1)]) == 1
 
 
 def test_another_programs_tantivy_writer_is_reported(tmp_path: Path) -> None:
@@ -179,24 +176,22 @@ def test_another_programs_tantivy_writer_is_reported(tmp_path: Path) -> None:
     with TantivyIndex(tmp_path) as index:
         other = tantivy.Index.open(str(tmp_path)).writer(15_000_000, 1)
         with pytest.raises(BusyIndexError, match="Another program"):
-            index.apply([document("a", 1)])
+            index.apply([version("a", 1)])
         del other
-        assert index.apply([document("a", 1)]) == 1
+        assert index.apply([version("a", 1)]) == 1
 
 
 def test_a_search_in_another_process_sees_what_apply_has_returned(tmp_path: Path) -> None:
     program = """
 with TantivyIndex(folder) as index:
     for line in sys.stdin:
-        index.apply([document(line.strip(), 1)])
+        index.apply([version(line.strip(), 1)])
         say("applied")
 """
     with TantivyIndex(tmp_path) as reader, process(program, tmp_path) as child:
-        assert child.stdin is not None
         for n in range(1, 21):
             assert reader.search("word").total == n - 1
-            child.stdin.write(f"c{n}\n")
-            child.stdin.flush()
+            tell(child, f"c{n}")
             assert next_line(child) == "applied"
             assert reader.search("word", limit=100).total == n
             assert reader.get(f"c{n}") is not None
@@ -209,13 +204,13 @@ import random, resource
 letters = random.Random(0)
 text = lambda: "".join(letters.choices("abcdefghij ", k=5_000)) + " more"
 with TantivyIndex(folder) as index:
-    index.apply([document(f"old{n}", 1, "old") for n in range(10)])
-    batch = [document(f"new{n}", 1, text()) for n in range(1_000)]
+    index.apply([version(f"old{n}", 1, "old") for n in range(10)])
+    batch = [version(f"new{n}", 1, text()) for n in range(1_000)]
     errors = []
     for limit in (200_000, 5_000, 300, 0):
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
         try:
-            index.apply(batch + [document("old0", 2, "changed")], [("old1", 2)])
+            index.apply(batch + [version("old0", 2, "changed")], [("old1", 2)])
         except IndexWriteError as error:
             errors.append(error)  # Kept: what an error refers to must not hold the index's lock.
         say(f"{index.search('old').total} {index.search('more changed').total} {index.count()}")
@@ -240,15 +235,13 @@ def test_processes_that_open_an_absent_index_at_once_share_one(tmp_path: Path) -
     program = """
 for line in sys.stdin:
     with TantivyIndex(folder / line.strip()) as index:
-        index.apply([document(sys.argv[2], 1)])
+        index.apply([version(sys.argv[2], 1)])
     say("applied")
 """
     with process(program, tmp_path, "a") as a, process(program, tmp_path, "b") as b:
         for name in map(str, range(10)):
-            for child in (a, b):
-                assert child.stdin is not None
-                child.stdin.write(name + "\n")
-                child.stdin.flush()
+            tell(a, name)
+            tell(b, name)
             assert (next_line(a), next_line(b)) == ("applied", "applied")
             with TantivyIndex(tmp_path / name, create=False) as index:
                 assert {cluster for cluster, _ in index.clusters()} == {"a", "b"}
@@ -266,7 +259,7 @@ def test_threads_search_while_others_apply(tmp_path: Path) -> None:
 
         def write(name: str) -> None:
             for n in range(20):
-                index.apply([document(f"{name}{n}", 1)])
+                index.apply([version(f"{name}{n}", 1)])
 
         def watch() -> list[int]:
             totals = []

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pytest
+import serving_documents as documents_of
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,26 +17,8 @@ from webindex.serving.content import MOST_AUTHORITY, authority, url_words
 from webindex.serving.tantivy import documents
 
 
-@pytest.fixture
-def index(tmp_path: Path) -> Iterator[TantivyIndex]:
-    with TantivyIndex(tmp_path / "index") as opened:
-        yield opened
-
-
 def document(url: str, text: str = "", **fields: Any) -> ServingDocument:
-    given: dict[str, Any] = {
-        "cluster": url,
-        "epoch": 1,
-        "url": url,
-        "title": "",
-        "text": text,
-        "language": "en",
-        "host": host(url),
-        "anchors": (),
-        "duplicates": (),
-        "inlinks": 0,
-    }
-    return ServingDocument(**{**given, **fields})
+    return documents_of.document(url, text, url=url, host=host(url), **fields)
 
 
 def found(results: SearchResults) -> list[str]:

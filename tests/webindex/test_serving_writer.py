@@ -13,15 +13,11 @@ from typing import Any
 
 import pytest
 from forked import Forked, held_by_a_thread
+from serving_documents import version
 
-from webindex.serving import BusyIndexError, IndexWriteError, ServingDocument, TantivyIndex
+from webindex.serving import BusyIndexError, IndexWriteError, TantivyIndex
 from webindex.serving.tantivy import index as serving
 from webindex.serving.tantivy import writer as kept
-
-
-def document(cluster: str, epoch: int = 1) -> ServingDocument:
-    url = f"https://example.org/{cluster}"
-    return ServingDocument(cluster, epoch, url, "", "word", "en", "example.org", (), (), 0)
 
 
 def is_held(folder: Path) -> bool:
@@ -34,20 +30,25 @@ def is_held(folder: Path) -> bool:
         return False
 
 
-@pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Every writer that is opened."""
-    found: list[object] = []
+def when_opened(monkeypatch: pytest.MonkeyPatch, note: Callable[[Any], object]) -> None:
+    """Have `note` called with whoever keeps a writer, each time that it opens one."""
     before = kept.KeptWriter._opened
 
     def noting(self: Any) -> Any:
         fresh = self._writer is None
-        writer = before(self)
+        before(self)
         if fresh:
-            found.append(self)
-        return writer
+            note(self)
+        return self._writer
 
     monkeypatch.setattr(kept.KeptWriter, "_opened", noting)
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Every writer that is opened."""
+    found: list[object] = []
+    when_opened(monkeypatch, found.append)
     return found
 
 
@@ -56,7 +57,7 @@ def test_batches_that_follow_each_other_have_one_writer(
 ) -> None:
     with TantivyIndex(tmp_path) as index:
         for n in range(30):
-            assert index.apply([document(f"c{n}")]) == 1
+            assert index.apply([version(f"c{n}")]) == 1
             assert index.search("word", limit=100).total == n + 1
         assert len(opened) == 1
         assert is_held(tmp_path)
@@ -80,20 +81,14 @@ def test_merges_are_waited_for_when_it_closes_and_not_after_each_batch(
             waits.append(applied)
             self.writer.wait_merging_threads()
 
-    before = kept.KeptWriter._opened
+    def wrap(keeper: Any) -> None:
+        keeper._writer = Noting(keeper._writer)
 
-    def noting(self: Any) -> Any:
-        fresh = self._writer is None
-        writer = before(self)
-        if fresh:
-            self._writer = writer = Noting(writer)
-        return writer
-
-    monkeypatch.setattr(kept.KeptWriter, "_opened", noting)
+    when_opened(monkeypatch, wrap)
     applied = 0
     with TantivyIndex(tmp_path) as index:
         for applied in range(1, 61):
-            index.apply([document(f"c{applied}")])
+            index.apply([version(f"c{applied}")])
         assert waits == []
     assert waits == [60]
     segments = json.loads((tmp_path / "meta.json").read_text())["segments"]
@@ -106,9 +101,9 @@ def test_one_that_has_nothing_to_do_lets_go_of_the_folder(
 ) -> None:
     monkeypatch.setattr(kept, "_IDLE_SECONDS", 0.05)
     with TantivyIndex(tmp_path) as index:
-        index.apply([document("a")])
+        index.apply([version("a")])
         wait_until(lambda: not is_held(tmp_path))
-        assert index.apply([document("b")]) == 1, "and opens another one"
+        assert index.apply([version("b")]) == 1, "and opens another one"
         assert index.count() == 2
 
 
@@ -120,7 +115,7 @@ def test_another_writer_gets_its_turn_between_two_batches(tmp_path: Path) -> Non
             n = 0
             while not ended.is_set():
                 n += 1
-                one.apply([document("a", n)])
+                one.apply([version("a", n)])
                 writing.set()
 
         thread = threading.Thread(target=write)
@@ -129,7 +124,7 @@ def test_another_writer_gets_its_turn_between_two_batches(tmp_path: Path) -> Non
             assert writing.wait(60)
             for n in range(3):
                 began = time.monotonic()
-                assert other.apply([document(f"b{n}")]) == 1
+                assert other.apply([version(f"b{n}")]) == 1
                 assert time.monotonic() - began < 20
         finally:
             ended.set()
@@ -143,15 +138,15 @@ def test_one_with_nothing_to_do_makes_room_for_another_writer(
     """It would else keep the folder, and the other one gives up sooner."""
     monkeypatch.setattr(kept, "_IDLE_SECONDS", 120.0)
     with TantivyIndex(tmp_path) as one, TantivyIndex(tmp_path, lock_timeout=30.0) as other:
-        one.apply([document("a")])
+        one.apply([version("a")])
         assert is_held(tmp_path)
-        assert other.apply([document("b")]) == 1
+        assert other.apply([version("b")]) == 1
 
 
 @pytest.mark.filterwarnings("error")
 def test_it_ends_when_its_folder_is_gone(tmp_path: Path, wait_until: Callable[..., object]) -> None:
     with TantivyIndex(tmp_path / "index") as index:
-        index.apply([document("a")])
+        index.apply([version("a")])
         # At once: what removes file by file meets those that a merge goes on writing.
         (tmp_path / "index").rename(tmp_path / "gone")
         wait_until(lambda: not [one for one in threading.enumerate() if "webindex-w" in one.name])
@@ -162,7 +157,7 @@ def test_a_batch_that_fails_gives_the_writer_up(
 ) -> None:
     """What it has added and not committed must not come with the next batch."""
     with TantivyIndex(tmp_path) as index:
-        index.apply([document("a")])
+        index.apply([version("a")])
         before = serving._commit
 
         def failing(writer: Callable[[], Any], changes: Any) -> None:
@@ -172,10 +167,10 @@ def test_a_batch_that_fails_gives_the_writer_up(
 
         monkeypatch.setattr(serving, "_commit", failing)
         with pytest.raises(IndexWriteError, match="the disk is full"):
-            index.apply([document("lost")])
+            index.apply([version("lost")])
         assert not is_held(tmp_path)
         monkeypatch.setattr(serving, "_commit", before)
-        assert index.apply([document("b")]) == 1
+        assert index.apply([version("b")]) == 1
         assert {name for name, _ in index.clusters()} == {"a", "b"}
         assert len(opened) == 2
 
@@ -193,12 +188,12 @@ def test_threads_of_one_process_wait_for_each_other_no_longer_than_told(
             before(writer, changes)
 
         monkeypatch.setattr(serving, "_commit", slow)
-        thread = threading.Thread(target=index.apply, args=([document("a")],))
+        thread = threading.Thread(target=index.apply, args=([version("a")],))
         thread.start()
         try:
             assert waits.wait(60)
             with pytest.raises(BusyIndexError, match=r"Other threads .* 0\.05 seconds"):
-                index.apply([document("b")])
+                index.apply([version("b")])
         finally:
             go_on.set()
             thread.join()
@@ -215,7 +210,7 @@ def test_a_child_neither_takes_the_folder_from_its_parent_nor_keeps_it(tmp_path:
         return child.hear()
 
     with TantivyIndex(tmp_path) as index:
-        index.apply([document("parent")])
+        index.apply([version("parent")])
         assert is_held(tmp_path)
         with Forked(live) as child:
             assert child.hear() == "has closed it"
@@ -231,13 +226,13 @@ def test_a_child_writes_and_searches_though_a_thread_held_a_lock_when_it_was_for
 ) -> None:
     def use(child: Forked) -> object:
         child.hear()
-        index.apply([document("child")])
+        index.apply([version("child")])
         found = index.search("word", limit=10).total
         index.close()
         return found
 
     index = TantivyIndex(tmp_path)
-    index.apply([document("parent")])
+    index.apply([version("parent")])
     with held_by_a_thread(attrgetter(lock)(index)):
         child = Forked(use)
     with child:

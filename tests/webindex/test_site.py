@@ -197,11 +197,9 @@ def test_an_empty_index_says_how_to_fill_it(empty: Served) -> None:
 
 
 def test_a_change_is_found_by_the_next_search(empty: Served) -> None:
-    empty.load(made("https://a.example/", article("Alpha", "an unrepeatable xylograph")))
-    empty.work()
+    empty.process(made("https://a.example/", article("Alpha", "an unrepeatable xylograph")))
     assert empty.page("/", q="xylograph").all(".hit h2") == ["Alpha"]
-    empty.load(made("https://a.example/", article("Alpha", "something else"), seconds=60))
-    empty.work()
+    empty.process(made("https://a.example/", article("Alpha", "something else"), seconds=60))
     assert not empty.page("/", q="xylograph").css(".hit")
 
 
@@ -343,8 +341,7 @@ def test_an_error_of_the_repository_is_its_sentence(
 def test_a_repository_that_is_gone_or_replaced_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "repo"
     with served(folder) as site:
-        site.load(made("https://a.example/", article("Alpha")))
-        site.work()
+        site.process(made("https://a.example/", article("Alpha")))
         assert site.page("/", q="Alpha").css(".hit")
         folder.rename(tmp_path / "elsewhere")
         for path in ("/", "/page?url=https://a.example/", "/live"):
@@ -387,8 +384,7 @@ def test_a_recrawl_changes_what_is_found_while_the_site_is_open(
     shutil.copytree(worked_off, tmp_path / "repo")
     with served(tmp_path / "repo") as site:
         assert "Nothing found" in site.page("/", q=CHANGED_WORDS).words(".total")
-        site.load(*recrawl())
-        site.work()
+        site.process(*recrawl())
         after = site.page("/", q=CHANGED_WORDS)
         assert after.link(".hit h2 a") == CHANGED_URL
         assert after.words(".total").startswith("1 document in ")

@@ -26,7 +26,7 @@ HOME, AGAIN, MOVED = f"{HOST}/", f"{HOST}/index.html", f"{HOST}/old"
 
 def linked(site: Served) -> None:
     """A page of which a duplicate and a redirect are linked to, and it itself is not."""
-    site.load(
+    site.process(
         made(HOME, article("Home", links=f'<a href="{AGAIN}">here</a>')),
         made(AGAIN, article("Home", links=f'<a href="{HOME}">here</a>')),
         made(MOVED, "", status=301, to="/"),
@@ -40,7 +40,6 @@ def linked(site: Served) -> None:
             article("Page 5", "five " * 40, f'<a rel="nofollow" href="{AGAIN}">z</a>'),
         ),
     )
-    site.work()
 
 
 def test_search_and_story_show_one_count_of_links_and_say_what_it_is_made_of(
@@ -101,8 +100,7 @@ def fans(site: Served, count: int) -> None:
 def test_of_twenty_thousand_in_links_a_story_reads_and_lists_about_a_thousand(
     empty: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    empty.load(made(HOME, article("Home")))
-    empty.work()
+    empty.process(made(HOME, article("Home")))
     fans(empty, 20_000)
     looked_at = 0
     is_wanted = lmdb.is_wanted

@@ -99,8 +99,7 @@ def test_every_page_that_became_searchable_is_counted_once(
 ) -> None:
     before = asked(empty)["samples"][-1]["number"]
     for number in range(6):
-        empty.load(made(f"https://a.example/{number}", article(f"Number {number}")))
-        empty.work()
+        empty.process(made(f"https://a.example/{number}", article(f"Number {number}")))
 
     def made_searchable() -> float:
         pages = 0.0
@@ -134,10 +133,9 @@ def test_live_pages_are_what_the_counters_of_hosts_say(
 ) -> None:
     urls = [f"https://a.example/{number}" for number in range(60)]
     empty.load(*(made(url, article(url, url)) for url in urls))
-    empty.load(
+    empty.process(
         made(urls[0], "", seconds=60, status=404), made("https://b.example/", "", status=404)
     )
-    empty.work()
     wait_until(lambda: more(empty)["pages"] == 59, what="the count of live pages")
     rows = list(empty.repo.snapshot().scan(tables.hosts))
     assert len(rows) < 59, "no two pages share a counter"

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 from rendered_site import SITE, load_site, png
 from rich.console import Console
 from site_client import Served, article, empty
+from web_commands import call
 
 from percola import Worker
 from webindex.cli.explain import print_story
-from webindex.cli.main import cli
 from webindex.rendering.browser import Answer, Rendered
 from webindex.rendering.render import render_with
 from webindex.reports import tell
@@ -159,5 +158,5 @@ def test_a_page_that_asks_for_it_is_shown_without_image_and_snippet(
         assert answer.status_code == 404 and "noarchive" in answer.text
     # The terminal, and programs.
     for words in (["golden"], ["--json", "golden"]):
-        answer = CliRunner().invoke(cli, ["search", "--repo", painted.repo.address, *words])
-        assert "Golden fields" in answer.output and "hedgehog" not in answer.output
+        found = call("search", "--repo", painted.repo.address, *words).out
+        assert "Golden fields" in found and "hedgehog" not in found

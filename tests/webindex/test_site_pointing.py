@@ -52,8 +52,7 @@ def redirect(url: str, to: str, status: int = 301) -> Capture:
 
 
 def worked(site: Served, *captures: Capture) -> None:
-    site.load(*captures)
-    site.work()
+    site.process(*captures)
 
 
 def story_of(site: Served, url: str) -> Story:

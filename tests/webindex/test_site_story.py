@@ -115,8 +115,7 @@ def test_what_is_no_web_address_is_refused_in_a_sentence(site: Served, url: str)
 
 def test_a_page_nobody_captured_is_unknown_but_its_in_links_are_shown(empty: Served) -> None:
     assert "no page links to it" in standing(empty, C, status=404)
-    empty.load(made(A, article("Alpha", links=f'<a href="{C}">bee</a>')))
-    empty.work()
+    empty.process(made(A, article("Alpha", links=f'<a href="{C}">bee</a>')))
     page = empty.story(C)
     assert "Never captured" in page.words(".standing")
     assert "but 1 page links to it" in page.words(".standing")
@@ -144,8 +143,7 @@ def test_a_page_that_waits_says_for_what_step_by_step(empty: Served) -> None:
 
 
 def test_search_that_lags_behind_is_said_to_show_an_older_state(empty: Served) -> None:
-    empty.load(made(A, article("Alpha")))
-    empty.work()
+    empty.process(made(A, article("Alpha")))
     empty.load(made(C, article("Beta", "other words", f'<a href="{A}">alpha</a>')))
     Worker(empty.repo, build_observers(empty.index)[:-1], threads=1).run_until_idle()
     assert "Search still shows an older state of it." in standing(empty, A)
@@ -164,8 +162,7 @@ def test_versions_say_when_the_text_changed_and_when_it_did_not(empty: Served) -
     ]
     for hour, (capture, _) in enumerate(steps):
         date = alpha.date.replace(year=2026, month=1, day=1, hour=hour, minute=0)
-        empty.load(replace(capture, date=date))
-        empty.work()
+        empty.process(replace(capture, date=date))
     cells = empty.story(A).all("table tbody td")
     rows = [cells[at : at + 5] for at in range(0, len(cells), 5)]
     assert len(rows) == len(steps)
@@ -177,8 +174,7 @@ def test_versions_say_when_the_text_changed_and_when_it_did_not(empty: Served) -
 
 def test_after_garbage_collection_the_oldest_version_claims_nothing(empty: Served) -> None:
     for hour, text in enumerate(["one text", "another text", "a third text"]):
-        empty.load(made(A, article("Alpha", text), seconds=3600 * hour))
-        empty.work()
+        empty.process(made(A, article("Alpha", text), seconds=3600 * hour))
     changes = empty.story(A).all("table tbody td:nth-child(3)")
     assert changes == ["The text changed.", "The text changed.", "The page came into the index."]
     assert empty.repo.collect_garbage(retention=0).complete
@@ -201,19 +197,15 @@ def test_a_first_capture_that_changed_nothing_says_why(empty: Served) -> None:
     ],
 )
 def test_a_page_that_is_gone_or_redirects_says_so(empty: Served, status: int, words: str) -> None:
-    empty.load(made(A, article("Alpha")))
-    empty.work()
-    empty.load(made(A, "", seconds=60, status=status))
-    empty.work()
+    empty.process(made(A, article("Alpha")))
+    empty.process(made(A, "", seconds=60, status=status))
     assert standing(empty, A).startswith("Not in search ") and words in standing(empty, A)
 
 
 def test_a_page_that_asks_not_to_be_indexed_says_so(empty: Served) -> None:
-    empty.load(made(A, article("Alpha"), robots="noindex"))
-    empty.work()
+    empty.process(made(A, article("Alpha"), robots="noindex"))
     assert standing(empty, A) == "Not in search It asks not to be indexed (noindex)."
-    empty.load(made(B, article("Alpha"), robots="noindex"))
-    empty.work()
+    empty.process(made(B, article("Alpha"), robots="noindex"))
     assert "It and all pages that are one document with it ask not to be indexed" in standing(
         empty, A
     )
@@ -227,8 +219,7 @@ def test_the_election_is_told_member_by_member(empty: Served) -> None:
         "http://b.example/",
         "https://a.example/de",
     ]
-    empty.load(*(made(url, same) for url in urls), made(A, same, robots="noindex"))
-    empty.work()
+    empty.process(*(made(url, same) for url in urls), made(A, same, robots="noindex"))
     page = empty.story(urls[0])
     told = {
         item.css_first(".url").text(): " ".join(item.css_first(".notes").text().split())  # type: ignore[union-attr]
@@ -254,8 +245,7 @@ def test_every_place_of_the_election_order_has_its_sentence() -> None:
 def test_a_link_within_the_cluster_is_shown_but_does_not_count(empty: Served) -> None:
     linking = article("The same", links=f'<a href="{A}">home</a>')
     empty.load(made(A, linking), made(B, linking))
-    empty.load(made(C, article("Other", "other", f'<a rel="nofollow" href="{A}">spam</a>')))
-    empty.work()
+    empty.process(made(C, article("Other", "other", f'<a rel="nofollow" href="{A}">spam</a>')))
     items = {
         item.css_first(".url").text(): item.text()  # type: ignore[union-attr]
         for item in empty.story(A).css("#in-links li")

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from chains import WORDS, Chain, empty, page
+from chains import WORDS, Chain, page
 from warc_files import HTML, Crawl
 
 from webindex import tables
@@ -22,8 +22,6 @@ from webindex.page.sitemaps import MOST_ENTRIES, urls_in
 from webindex.page.urls import page_row
 from webindex.reports import frontier, tell
 from webindex.takedown.removing import remove
-
-__all__ = ["empty"]
 
 SITE = "https://site.example"
 MAP = f"{SITE}/sitemap.xml"
@@ -156,8 +154,7 @@ def test_what_a_sitemap_lists_is_in_the_frontier_behind_what_is_linked_and_is_no
     with empty.repo.snapshot() as now:
         assert now.get(tables.tally, page_row(A)) is None
     # A captured URL leaves, whatever its status.
-    empty.load([page(C, f"<p>{WORDS} c")])
-    empty.work()
+    empty.process([page(C, f"<p>{WORDS} c")])
     assert listed(empty) == [B, A]
     with empty.repo.snapshot() as now:
         entries = [row.key for row in now.scan(tables.frontier, prefix="ls/")]
@@ -196,8 +193,7 @@ def test_a_newer_capture_of_a_sitemap_and_its_removal_take_back_what_it_listed(
 
 def test_a_page_that_is_erased_is_listed_again(empty: Chain) -> None:
     load(empty, sitemap(xml(A)))
-    empty.load([page(A, f"<p>{WORDS} a")])
-    empty.work()
+    empty.process([page(A, f"<p>{WORDS} a")])
     assert listed(empty) == []
     remove(empty.repo, empty.index, [scope_of("url", A)])
     empty.work()

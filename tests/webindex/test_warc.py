@@ -9,7 +9,6 @@ import zlib
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from warc_files import (
@@ -26,17 +25,6 @@ from warc_files import (
 )
 
 from webindex.crawl.warc import Capture, Rejected, Rejection, Revisit, read_captures
-
-
-@pytest.fixture
-def saved(tmp_path: Path):
-    def save(data: bytes, name: str = "crawl.warc.gz") -> Path:
-        path = tmp_path / name
-        path.write_bytes(data)
-        return path
-
-    return save
-
 
 # --- what a capture holds ------------------------------------------------------------------------
 

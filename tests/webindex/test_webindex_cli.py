@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
-import json
 import os
 import pty
 import re
-import shutil
 import struct
 import subprocess
-import sys
 import termios
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
+from commands import Answer, environment
 from from_scratch import compute, gone, recrawl, sample
 from site_client import article, made
+from web_commands import call, command, is_error, run
 
 import percola
 from percola import Repository
 from webindex import tables
-from webindex.cli.main import cli
 from webindex.load.report import LoadReport
 from webindex.load.transaction import load_captures
 from webindex.page.urls import page_row
@@ -34,64 +30,6 @@ from webindex.sample import CHANGED_URL, CHANGED_WORDS
 from webindex.workers.processes import open_repository
 
 CANONICAL, DUPLICATE = "https://www.sqlite.org/", "https://www.sqlite.org/index.html"
-
-
-@dataclass
-class Answer:
-    code: int
-    out: str
-    err: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-def call(*arguments: object) -> Answer:
-    """Run a command in this process: quicker than one of its own."""
-    runner = CliRunner(env={"WEBINDEX_REPO": None, "COLUMNS": "100"})
-    result = runner.invoke(cli, [str(one) for one in arguments])
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    assert "Traceback" not in result.output
-    return Answer(result.exit_code, result.stdout, result.stderr)
-
-
-def run(*arguments: object, tracebacks: bool = False, **more: str) -> Answer:
-    """Run a command in a process of its own; `tracebacks`: it may print some."""
-    done = subprocess.run(
-        command(*arguments),
-        env=environment(**more),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=270,
-        check=False,
-    )
-    assert tracebacks or "Traceback" not in done.stderr, done.stderr
-    return Answer(done.returncode, done.stdout, done.stderr)
-
-
-def command(*arguments: object) -> list[str]:
-    return [sys.executable, "-m", "webindex.cli.main", *map(str, arguments)]
-
-
-def environment(**more: str) -> dict[str, str]:
-    kept = {k: v for k, v in os.environ.items() if k not in ("WEBINDEX_REPO", "NO_COLOR")}
-    return kept | {"PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "100"} | more
-
-
-def is_error(answer: Answer, *words: str) -> bool:
-    """Whether it is one sentence on standard error that has these words, and exit code 1."""
-    assert answer.err.startswith("Error: ") and answer.err.count("\n") == 1, answer
-    assert all(word in answer.err for word in words), answer
-    return (answer.code, answer.out) == (1, "")
-
-
-@pytest.fixture
-def folder(worked_off: Path, tmp_path: Path) -> Path:
-    shutil.copytree(worked_off, tmp_path / "repo")
-    return tmp_path / "repo"
 
 
 @pytest.fixture
@@ -414,10 +352,10 @@ def test_a_load_says_how_many_rejected_records_it_does_not_describe(
 ) -> None:
     report = LoadReport(1, 1, 0, rejected=Counter({"damaged": 12}), messages=["at byte 0"] * 10)
     monkeypatch.setattr("webindex.load.job.load", lambda *args, **options: report)
-    load = ["load", "--repo", "repo", "crawl.warc"]
-    assert "2 rejected records more, not described here." in CliRunner().invoke(cli, load).output
+    load = ("load", "--repo", "repo", "crawl.warc")
+    assert "2 rejected records more, not described here." in call(*load).out
     report.rejected["damaged"] = 10
-    assert "not described" not in CliRunner().invoke(cli, load).output
+    assert "not described" not in call(*load).out
 
 
 @pytest.mark.parametrize(
@@ -469,21 +407,17 @@ def in_terminal(columns: int, *arguments: object) -> tuple[int, str]:
     """Run a command in a terminal of this width; its exit code and what it showed."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    shell = {k: v for k, v in environment(TERM="xterm-256color").items() if k != "COLUMNS"}
+    shell = environment(TERM="xterm-256color")
+    del shell["COLUMNS"]
     process = subprocess.Popen(
         command(*arguments), env=shell, stdin=theirs, stdout=theirs, stderr=theirs
     )
     os.close(theirs)
     shown = b""
     try:
-        while True:
-            try:
-                piece = os.read(ours, 65536)
-            except OSError:  # how a terminal says that nobody is left to write
-                break
-            if not piece:
-                break
-            shown += piece
+        with contextlib.suppress(OSError):  # how a terminal says that nobody is left to write
+            while piece := os.read(ours, 65536):
+                shown += piece
         return process.wait(60), shown.decode()
     finally:
         process.kill()
@@ -511,17 +445,13 @@ def test_work_shows_its_progress_on_a_terminal(tmp_path: Path) -> None:
 
 
 def test_a_reader_that_has_had_enough_hears_no_complaint(worked_off: Path) -> None:
-    process = subprocess.Popen(
-        command("search", "--repo", worked_off, "index"),
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert process.stdout is not None and process.stderr is not None
-    process.stdout.close()
-    assert process.stderr.read() == b""
-    process.stderr.close()
-    assert process.wait(60) in (0, 1)
+    line = command("search", "--repo", worked_off, "index")
+    pipe = subprocess.PIPE
+    with subprocess.Popen(line, env=environment(), stdout=pipe, stderr=pipe) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode in (0, 1)
 
 
 def test_an_index_whose_clusters_follow_older_rules_is_refused(tmp_path: Path) -> None:
