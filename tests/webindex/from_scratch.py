@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import lru_cache
@@ -98,18 +98,7 @@ def compute(captures: Iterable[Capture], ranks: Mapping[str, float] | None = Non
         if one.status >= 500 or one.status in (408, 429):
             continue  # It says nothing about the page.
         seen = described(one, url)
-        # The later capture; of two at one moment, whichever: but always the same.
-        rest = [
-            "digest",
-            "status",
-            "content_type",
-            "robots",
-            "location",
-            "link",
-            "language",
-            "refresh",
-        ]
-        age = seen["date"], *(str(seen[name]) for name in rest)
+        age = newness(seen)
         if url not in newest or newest[url][0] < age:
             newest[url] = age, seen, one.body
 
@@ -233,6 +222,12 @@ def compute(captures: Iterable[Capture], ranks: Mapping[str, float] | None = Non
         cells["hosts", row, "live"] = counter
     texts = {page_row(url): anchors for url, (_, anchors) in tallies.items()}
     return Index(cells, texts, documents, pages, totals)
+
+
+def newness(seen: Mapping[str, Any]) -> tuple[str, ...]:
+    """The later capture counts; of two at one moment, whichever: but always the same."""
+    rest = ("digest", "status", "content_type", "robots", "location", "link", "language", "refresh")
+    return seen["date"], *(str(seen[name]) for name in rest)
 
 
 def described(one: Capture, url: str) -> dict[str, Any]:
@@ -371,16 +366,31 @@ def _large(found: Cells, expected: Index) -> Cells:
             large = 2
         cells[table, row, column] = large
         if large == 2:
-            best: dict[str, list[Any]] = {}
-            for text, number in texts.items():
-                part = blake2b(text.encode(), digest_size=1).hexdigest()
-                cells.setdefault(("anchors", row, f"texts:{part}"), {})[text] = number
-            for text in sorted(texts.keys() - _most_frequent(texts)):
-                part = blake2b(text.encode(), digest_size=1).hexdigest()
-                best[part] = min(best.get(part, [0, ""]), [-texts[text], text])
-            if best:
-                cells["anchors", row, "best"] = best
+            cells |= _texts("anchors", row, texts, _most_frequent(texts))
     return cells
+
+
+def by_part(
+    texts: Mapping[str, int],
+    shown: Collection[str],
+    part_of: Callable[[str], str] = lambda text: blake2b(text.encode(), digest_size=1).hexdigest(),
+) -> tuple[dict[str, dict[str, int]], dict[str, list[Any]]]:
+    """Texts with their numbers by the part that they are in; of each part the best not shown."""
+    parts: dict[str, dict[str, int]] = {}
+    best: dict[str, list[Any]] = {}
+    for text, number in texts.items():
+        part = part_of(text)
+        parts.setdefault(part, {})[text] = number
+        if text not in shown and number > 0:
+            best[part] = min(best.get(part, [0, ""]), [-number, text])
+    return parts, best
+
+
+def _texts(table: str, row: str, texts: Mapping[str, int], shown: Collection[str]) -> Cells:
+    """The cells of a row with all texts of links."""
+    parts, best = by_part(texts, shown)
+    cells: Cells = {(table, row, f"texts:{part}"): some for part, some in parts.items()}
+    return cells | ({(table, row, "best"): best} if best else {})
 
 
 def _large_clusters(found: Cells, expected: Index) -> Cells:
@@ -415,15 +425,8 @@ def _large_clusters(found: Cells, expected: Index) -> Cells:
             "links": totals.links,
             "anchors": shown,
         }
-        best: dict[str, list[Any]] = {}
-        for text, number in sorted(totals.anchors.items()):
-            if number:
-                part = blake2b(text.encode(), digest_size=1).hexdigest()
-                cells.setdefault(("summaries", name, f"texts:{part}"), {})[text] = number
-                if text not in shown and number > 0:
-                    best[part] = min(best.get(part, [0, ""]), [-number, text])
-        if best:
-            cells["summaries", name, "best"] = best
+        texts = {text: number for text, number in totals.anchors.items() if number}
+        cells |= _texts("summaries", name, texts, shown)
         for url in totals.aliases:
             cells["summaries", name, url] = "redirect"
     return cells
@@ -436,15 +439,11 @@ def _document(
     ranks: Mapping[str, float],
 ) -> tuple[dict[str, Any] | None, Totals]:
     """The serving document of a cluster, if it has one, and the sums over its pages."""
-    group.sort(
-        key=lambda p: (
-            p.noindex,
-            -ranks.get(p.url, 0),
-            p.url.startswith("http:"),
-            len(p.url),
-            p.url,
-        )
-    )
+
+    def order(p: Page) -> tuple[Any, ...]:
+        return p.noindex, -ranks.get(p.url, 0), p.url.startswith("http:"), len(p.url), p.url
+
+    group.sort(key=order)
     canonical, *others = group
     aliases = sorted(one for page in group for one in redirects.get(page.url, ()))
     inside = {page.url for page in group} | set(aliases)
@@ -622,17 +621,15 @@ def mentions(repo: Repository, name: str) -> list[str]:
     address = name if "://" in name else f"https://{name}/"
     short = surt(address).removesuffix(")/") if "://" not in name else surt(address)
     sought = (name, short, page_id(address))
-    found = []
     with repo.snapshot() as now:
-        for table in tables.SCHEMA:
-            if table is tables.removals:
-                continue
-            for row in now.scan(table):
-                for column, value in row.items():
-                    text = f"{row.key} {column.name} {value!r}"
-                    if any(one in text for one in sought):
-                        found.append(f"{table.name} {text[:200]}")
-    return found
+        cells = [
+            (table.name, f"{row.key} {column.name} {value!r}")
+            for table in tables.SCHEMA
+            if table is not tables.removals
+            for row in now.scan(table)
+            for column, value in row.items()
+        ]
+    return [f"{name} {text[:200]}" for name, text in cells if any(one in text for one in sought)]
 
 
 def check_serving(repo: Repository, index: TantivyIndex, expected: Index) -> None:

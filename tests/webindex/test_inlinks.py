@@ -13,7 +13,7 @@ from unittest import mock
 
 import pytest
 from chains import WORDS, Chain, chain_in_memory, moved, page
-from from_scratch import again, gone, recrawl, sample
+from from_scratch import again, by_part, gone, recrawl, sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -134,13 +134,7 @@ class Links:
 
 def check_texts(row: Any, numbers: dict[str, int], shown: dict[str, int]) -> None:
     """Fail unless a row of `anchors` has these texts, of which those shown are in the tally."""
-    parts: dict[str, dict[str, int]] = {}
-    best: dict[str, list[Any]] = {}
-    for text, number in numbers.items():
-        parts.setdefault(texts.part_of(text), {})[text] = number
-        if text not in shown:
-            part = texts.part_of(text)
-            best[part] = min(best.get(part, [0, ""]), [-number, text])
+    parts, best = by_part(numbers, shown, texts.part_of)
     assert row.family(tables.texts) == parts
     assert row.get(tables.best, {}) == best
 
@@ -186,16 +180,21 @@ def test_links_are_counted_once_whatever_runs_between_the_steps(seed: int) -> No
 
 
 @pytest.fixture
-def links() -> Iterator[Links]:
+def alone(repo: Repository) -> Iterator[Links]:
+    """The target, to which no page links."""
+    with bounds():
+        yield Links(repo)
+
+
+@pytest.fixture
+def links(alone: Links) -> Links:
     """Five pages that link to the target, which is large."""
-    with bounds(), percola.open("memory:", schema=tables.SCHEMA) as repo:
-        links = Links(repo)
-        for number in range(5):
-            links.change(f"https://s{number}.example/", "Home")
-        links.work()
-        links.check()
-        assert repo.snapshot().get(tables.large, ROW) == 1
-        yield links
+    for number in range(5):
+        alone.change(f"https://s{number}.example/", "Home")
+    alone.work()
+    alone.check()
+    assert alone.repo.snapshot().get(tables.large, ROW) == 1
+    return alone
 
 
 def test_one_more_link_to_a_large_page_does_not_read_the_others(links: Links) -> None:
@@ -209,21 +208,19 @@ def test_one_more_link_to_a_large_page_does_not_read_the_others(links: Links) ->
     assert tally == {"links": 6, "anchors": {"Home": 6}}
 
 
-def test_a_link_entered_while_its_target_becomes_large_is_counted() -> None:
-    with bounds(), percola.open("memory:", schema=tables.SCHEMA) as repo:
-        links = Links(repo)
-        links.work()
-        row = links.change("https://slow.example/", "Slow")
-        slow = repo.transaction()
-        invert(slow, row)
-        for number in range(5):
-            other = links.change(f"https://s{number}.example/", "Home")
-            repo.run(lambda t, other=other: invert(t, other))
-        Worker(repo, [count, add_links], threads=1, warn_unobserved=False).run_until_idle()
-        assert repo.snapshot().get(tables.large, ROW) == 1
-        slow.commit()
-        links.work()
-        links.check()
+def test_a_link_entered_while_its_target_becomes_large_is_counted(alone: Links) -> None:
+    alone.work()
+    row = alone.change("https://slow.example/", "Slow")
+    slow = alone.repo.transaction()
+    invert(slow, row)
+    for number in range(5):
+        other = alone.change(f"https://s{number}.example/", "Home")
+        alone.repo.run(lambda t, other=other: invert(t, other))
+    Worker(alone.repo, [count, add_links], threads=1, warn_unobserved=False).run_until_idle()
+    assert alone.repo.snapshot().get(tables.large, ROW) == 1
+    slow.commit()
+    alone.work()
+    alone.check()
 
 
 def test_a_page_that_loses_its_links_is_no_longer_large(links: Links) -> None:
@@ -246,18 +243,16 @@ def test_a_large_page_that_a_count_finds_small_is_no_longer_large(links: Links) 
     links.check()
 
 
-def test_links_that_do_not_vouch_make_a_page_large_and_cause_no_count() -> None:
-    with bounds(), percola.open("memory:", schema=tables.SCHEMA) as repo:
-        links = Links(repo)
-        links.work()
-        for number in range(6):
-            row = links.change(f"https://s{number}.example/", "Home", rel="nofollow")
-            repo.run(lambda t, row=row: invert(t, row))
-        assert "inlinks.changed" not in repo.pending()
-        links.change("https://one.example/", "One")
-        links.work()
-        links.check()
-        assert repo.snapshot().get(tables.large, ROW) == 1
+def test_links_that_do_not_vouch_make_a_page_large_and_cause_no_count(alone: Links) -> None:
+    alone.work()
+    for number in range(6):
+        row = alone.change(f"https://s{number}.example/", "Home", rel="nofollow")
+        alone.repo.run(lambda t, row=row: invert(t, row))
+    assert "inlinks.changed" not in alone.repo.pending()
+    alone.change("https://one.example/", "One")
+    alone.work()
+    alone.check()
+    assert alone.repo.snapshot().get(tables.large, ROW) == 1
 
 
 def test_a_count_takes_the_deltas_that_it_has_seen_and_leaves_later_ones(links: Links) -> None:
@@ -274,36 +269,34 @@ def test_a_count_takes_the_deltas_that_it_has_seen_and_leaves_later_ones(links: 
     links.check()
 
 
-def test_a_slow_count_cannot_leave_a_tally_on_a_page_that_has_gone() -> None:
-    with bounds(), percola.open("memory:", schema=tables.SCHEMA) as repo:
-        links = Links(repo)
-        row = links.change("https://s.example/", "Home")
-        repo.run(lambda t: invert(t, row))
-        slow = repo.transaction()
-        count(slow, ROW)
-        links.live(False)
-        repo.run(lambda t: count(t, ROW))
-        with pytest.raises(ConflictError):
-            slow.commit()
-        links.work()
-        links.check(live=False)
+def test_a_slow_count_cannot_leave_a_tally_on_a_page_that_has_gone(alone: Links) -> None:
+    row = alone.change("https://s.example/", "Home")
+    alone.repo.run(lambda t: invert(t, row))
+    slow = alone.repo.transaction()
+    count(slow, ROW)
+    alone.live(False)
+    alone.repo.run(lambda t: count(t, ROW))
+    with pytest.raises(ConflictError):
+        slow.commit()
+    alone.work()
+    alone.check(live=False)
 
 
-def test_a_slow_count_leaves_no_entry_in_the_frontier_of_a_page_captured_meanwhile() -> None:
-    with bounds(), percola.open("memory:", schema=tables.SCHEMA) as repo:
-        links = Links(repo)
-        links.forbid()
-        repo.run(lambda t: erase(t, ROW))
-        links.work()
-        row = links.change("https://s.example/", "Home")
-        repo.run(lambda t: invert(t, row))
-        slow = repo.transaction()
-        count(slow, ROW)
-        links.live(True)
-        with pytest.raises(ConflictError):
-            slow.commit()
-        links.work()
-        links.check()
+def test_a_slow_count_leaves_no_entry_in_the_frontier_of_a_page_captured_meanwhile(
+    alone: Links,
+) -> None:
+    alone.forbid()
+    alone.repo.run(lambda t: erase(t, ROW))
+    alone.work()
+    row = alone.change("https://s.example/", "Home")
+    alone.repo.run(lambda t: invert(t, row))
+    slow = alone.repo.transaction()
+    count(slow, ROW)
+    alone.live(True)
+    with pytest.raises(ConflictError):
+        slow.commit()
+    alone.work()
+    alone.check()
 
 
 def test_a_slow_count_cannot_restore_links_that_a_faster_one_found_unchanged(links: Links) -> None:

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import itertools
 import random
-import threading
 import zlib
 from collections import defaultdict
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from plain_captures import bare, captured, day, revisit
 
 import percola
 from percola import JSON, Repository, Table, Worker
@@ -32,55 +33,11 @@ from webindex.page.urls import page_row
 from webindex.workers.processes import open_repository
 
 A, B, C = (f"https://example.org/{name}" for name in "abc")
-START = datetime(2024, 1, 2, tzinfo=UTC)
 EMPTY = "sha1:3I42H3S6NNFQ2MSVX7XZKYAYSCX5QBYJ"
-
-
-def day(number: float) -> datetime:
-    return START + timedelta(days=number)
-
-
-def captured(url: str, at: float, text: str, **changes: Any) -> Capture:
-    whole = Capture(
-        url=url,
-        date=day(at),
-        status=200,
-        content_type="text/html",
-        headers={"content-type": "text/html"},
-        body=f"<p>{text}".encode(),
-        offset=0,
-        length=10,
-        payload_digest=f"sha1:{text.upper()}",
-        truncated=False,
-    )
-    return replace(whole, **changes)
 
 
 def gone(url: str, at: float) -> Capture:
     return captured(url, at, "gone", status=404, body=b"")
-
-
-def revisit(
-    url: str, at: float, text: str | None, refers: tuple[str, float] | None = None, **changes: Any
-) -> Revisit:
-    """A revisit with its own HTTP headers, by payload digest, by reference, or by both."""
-    whole = Revisit(
-        url,
-        day(at),
-        None if text is None else f"sha1:{text.upper()}",
-        0,
-        10,
-        None if refers is None else refers[0],
-        None if refers is None else day(refers[1]),
-        200,
-        {"content-type": "text/html"},
-    )
-    return replace(whole, **changes)
-
-
-def bare(one: Revisit) -> Revisit:
-    """A revisit record without HTTP headers."""
-    return replace(one, status=None, headers=None)
 
 
 def load(repo: Repository, *records: Capture | Revisit) -> Loaded:
@@ -153,11 +110,8 @@ def test_a_page_whose_new_content_is_that_of_another_page_gets_it(
 def test_a_page_back_at_its_first_version_has_that_text(
     repo: Repository, how: Any, seed: int
 ) -> None:
-    records = [
-        captured(A, 1, "first"),
-        captured(A, 2, "second"),
-        revisit(A, 3, *how("first", (A, 1))),
-    ]
+    versions = captured(A, 1, "first"), captured(A, 2, "second")
+    records = [*versions, revisit(A, 3, *how("first", (A, 1)))]
     for one in random.Random(seed).sample(records, 3):
         load(repo, one)
         work(repo)
@@ -404,10 +358,9 @@ def test_neither_of_two_loaders_at_once_loses_the_revisit(
 def test_loaders_and_workers_at_once_come_to_what_one_comes_to(repo: Repository) -> None:
     records: list[Capture | Revisit] = []
     for n in range(30):
-        records.append(captured(f"https://example.org/o{n}", 1, f"text {n}"))
-        records.append(captured(f"https://example.org/o{n}", 2, f"later {n}"))
-        records.append(revisit(f"https://example.org/r{n}", 3, f"text {n}"))
-        records.append(revisit(f"https://example.org/o{n}", 4, f"text {(n + 1) % 30}"))
+        original, other = (f"https://example.org/{name}{n}" for name in "or")
+        records += captured(original, 1, f"text {n}"), captured(original, 2, f"later {n}")
+        records += revisit(other, 3, f"text {n}"), revisit(original, 4, f"text {(n + 1) % 30}")
     random.Random(5).shuffle(records)
     parts = [records[place::3] for place in range(3)]
 
@@ -415,12 +368,10 @@ def test_loaders_and_workers_at_once_come_to_what_one_comes_to(repo: Repository)
         for at in range(0, len(part), 4):
             load(repo, *part[at : at + 4])
 
-    threads = [threading.Thread(target=loader, args=(part,)) for part in parts]
-    threads.append(threading.Thread(target=work, args=(repo,)))
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as threads:
+        working = threads.submit(work, repo)
+        list(threads.map(loader, parts))
+        working.result()
     work(repo)
     assert state(repo) == from_scratch(records)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import itertools
 import random
 from collections.abc import Iterable
 
@@ -62,6 +63,10 @@ class Crawl:
     def data(self) -> bytes:
         return self._out.getvalue()
 
+    @property
+    def records(self) -> list[bytes]:
+        return [self.data[a:b] for a, b in itertools.pairwise([*self.offsets, len(self.data)])]
+
 
 def packed(data: bytes, level: int = 9) -> bytes:
     return gzip.compress(data, level, mtime=0)
@@ -91,6 +96,8 @@ def rejections(found: Iterable[Record]) -> list[Rejected]:
     return [one for one in found if isinstance(one, Rejected)]
 
 
-def only(found: Iterable[Record]) -> Record:
+def only(found: Iterable[Record]) -> Capture:
+    """The one capture, if there is nothing else."""
     [one] = found
+    assert isinstance(one, Capture)
     return one
