@@ -84,7 +84,7 @@ PLANTED = [
     in_erasing(
         "links-not-taken-back",
         "The links of a removed page still count.",
-        "test_links_of_a_removed_page_no_longer_count",
+        "test_a_removed_page_is_found_by_no_search_and_named_in_no_table",
         old="        invert(t, row)\n",
         new="",
     ),

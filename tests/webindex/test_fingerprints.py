@@ -7,10 +7,10 @@ from itertools import combinations
 
 import pytest
 import xxhash
+from from_scratch import sample
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webindex.crawl.warc import Capture, read_captures
 from webindex.page.fingerprints import (
     MIN_TOKENS,
     Sketch,
@@ -21,7 +21,6 @@ from webindex.page.fingerprints import (
     tokens,
 )
 from webindex.page.pages import Page, parse
-from webindex.sample import sample_path
 
 LONG = " ".join(f"word{i}" for i in range(MIN_TOKENS))
 SHORT = " ".join(f"word{i}" for i in range(MIN_TOKENS - 1))
@@ -29,11 +28,7 @@ SHORT = " ".join(f"word{i}" for i in range(MIN_TOKENS - 1))
 
 @pytest.fixture(scope="module")
 def pages() -> list[Page]:
-    return [
-        parse(one.body, one.url, one.content_type)
-        for one in read_captures(sample_path())
-        if isinstance(one, Capture) and one.body
-    ]
+    return [parse(one.body, one.url, one.content_type) for one in sample() if one.body]
 
 
 def test_tokens_are_lower_case_words_and_single_chinese_or_japanese_characters() -> None:
@@ -223,13 +218,6 @@ def test_no_two_different_pages_of_the_sample_are_near_duplicates(pages: list[Pa
     ]
     assert len(known) > 100
     assert close == []
-
-
-def test_the_sample_has_duplicates_and_they_share_their_hash(pages: list[Page]) -> None:
-    at = {page.url: page for page in pages}
-    front = at["https://www.sqlite.org/"], at["https://www.sqlite.org/index.html"]
-    assert front[0].text_hash == front[1].text_hash
-    assert len({page.text_hash for page in pages}) < len(pages)
 
 
 words_of_pages = st.lists(st.integers(0, 2**29 - 1), min_size=1, max_size=1500, unique=True)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from chains import WORDS, Chain, moved, of, page
-from from_scratch import again, gone
+from chains import WORDS, Chain, moved, page
+from from_scratch import gone
 
 from webindex import tables
-from webindex.sample import CHANGED_URL
 
 LONG = " ".join(f"word{n} and then some" for n in range(200))
 
@@ -75,15 +74,6 @@ def test_a_canonical_page_of_another_domain_is_not_believed(empty: Chain) -> Non
     assert sorted(empty.found("word7")) == sorted([mine, theirs])
     document = empty.document(mine)
     assert document is not None and document["duplicates"] == [sub]
-
-
-def test_a_server_in_trouble_does_not_take_a_page_out_of_the_index(chain: Chain) -> None:
-    documents = sorted(chain.index.clusters())
-    for seconds, status in enumerate((500, 503, 429, 408), 60):
-        chain.load([again(of(CHANGED_URL), seconds=seconds, status=status, body=b"")])
-    assert chain.work() == {}
-    chain.check()
-    assert sorted(chain.index.clusters()) == documents
 
 
 def test_the_host_counters_follow_pages_that_come_change_and_go(empty: Chain) -> None:

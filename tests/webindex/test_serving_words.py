@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 import tantivy
+from from_scratch import sample
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webindex.crawl.warc import Capture, read_captures
-from webindex.sample import sample_path
 from webindex.serving.content import _NAME, _NAMED, _OTHERS, _WORD, Analyzers
 
 ANALYZERS = Analyzers()
@@ -55,7 +54,5 @@ def test_any_text_is_split_as_tantivy_splits_it(text: str) -> None:
 
 
 def test_real_pages_are_split_as_tantivy_splits_them() -> None:
-    pages = [one.body for one in read_captures(sample_path()) if isinstance(one, Capture)]
-    assert len(pages) > 100
-    for body in pages[::10]:
-        assert_split_alike(body.decode("utf-8", "replace"))
+    for one in sample()[::10]:
+        assert_split_alike(one.body.decode("utf-8", "replace"))

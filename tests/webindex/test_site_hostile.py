@@ -135,12 +135,6 @@ def test_a_terminal_is_shown_nothing_that_turns_it(site: Served) -> None:
     assert not set("\u202e\u202c\u2066\u2069\x1b\x07\u2028") & set(text)
 
 
-def test_a_javascript_link_is_nowhere_a_link(site: Served) -> None:
-    assert "javascript" not in (site.story(SOURCE).css_first("#out-links").html or "")  # type: ignore[union-attr]
-    answer = site.client.get("/page", params={"url": RUNNING})
-    assert 'href="javascript' not in answer.text
-
-
 def test_nothing_turns_the_direction_of_what_stands_beside_it(site: Served) -> None:
     turned = 0
     for name, page in pages_of(site):

@@ -51,10 +51,6 @@ def redirect(url: str, to: str, status: int = 301) -> Capture:
     return made(url, "", status=status, to=to)
 
 
-def worked(site: Served, *captures: Capture) -> None:
-    site.process(*captures)
-
-
 def story_of(site: Served, url: str) -> Story:
     return tell(site.repo, site.index, url)
 
@@ -74,7 +70,7 @@ def test_a_redirect_tells_its_way_hop_by_hop_and_under_which_page_search_shows_i
     empty: Served,
 ) -> None:
     linking = page(D, 4, links=f'<a href="{A}">the tea</a>')
-    worked(empty, redirect(A, "/b"), redirect(B, C, 302), page(C, 3), linking)
+    empty.process(redirect(A, "/b"), redirect(B, C, 302), page(C, 3), linking)
     told = story_of(empty, A)
     assert (told.standing, told.canonical, told.cluster) == ("moved", C, None)
     assert told.reasons[0] == (
@@ -101,7 +97,7 @@ def test_a_redirect_tells_its_way_hop_by_hop_and_under_which_page_search_shows_i
 
 
 def test_a_redirect_to_a_page_that_something_else_stands_for_leads_to_that(empty: Served) -> None:
-    worked(empty, page(C, 1), page(C + "/longer", 1), redirect(A, C + "/longer"))
+    empty.process(page(C, 1), page(C + "/longer", 1), redirect(A, C + "/longer"))
     told = story_of(empty, A)
     assert told.canonical == C
     assert f"That page is one document with {C}, which stands for it." in told.reasons
@@ -122,7 +118,7 @@ def test_a_redirect_to_a_page_that_something_else_stands_for_leads_to_that(empty
 def test_a_redirect_that_leads_nowhere_says_why(
     empty: Served, captures: list[Capture], because: str
 ) -> None:
-    worked(empty, redirect(A, B), *captures)
+    empty.process(redirect(A, B), *captures)
     told = story_of(empty, A)
     assert told.standing == "hidden" and told.way is not None and told.way.end is None
     assert told.reasons[0].startswith(f"It redirects to {B}, but that leads to no page: {because}")
@@ -134,7 +130,7 @@ def test_a_redirect_that_leads_nowhere_says_why(
 def test_redirects_are_followed_as_far_as_the_index_follows_them(empty: Served, hops: int) -> None:
     urls = [f"{HOST}/{number}" for number in range(hops + 2)]
     chain = [redirect(one, other) for one, other in itertools.pairwise(urls)]
-    worked(empty, *chain, page(urls[-1], 1))
+    empty.process(*chain, page(urls[-1], 1))
     told = story_of(empty, urls[0])
     assert agrees(empty, urls[0])
     assert (told.standing == "moved") == (hops == MAX_HOPS)
@@ -144,14 +140,14 @@ def test_redirects_are_followed_as_far_as_the_index_follows_them(empty: Served, 
 
 def test_a_markup_that_sends_visitors_on_is_a_redirect(empty: Served) -> None:
     refresh = f'<meta http-equiv="refresh" content="0; url={B}">'
-    worked(empty, page(A, 1, refresh), page(B, 2))
+    empty.process(page(A, 1, refresh), page(B, 2))
     told = story_of(empty, A)
     assert told.standing == "moved" and told.status == 200
     assert told.reasons[0] == f"Its markup sends visitors on to {B}."
 
 
 def test_a_canonical_page_that_counts_makes_one_document(empty: Served) -> None:
-    worked(empty, page(A + "-long", 1, canonical(B)), redirect(B, A), page(A, 2))
+    empty.process(page(A + "-long", 1, canonical(B)), redirect(B, A), page(A, 2))
     told = story_of(empty, A + "-long")
     assert (told.standing, told.canonical) == ("folded", A)
     assert told.way is not None and told.way.counts
@@ -185,7 +181,7 @@ def test_a_canonical_page_that_counts_makes_one_document(empty: Served) -> None:
 def test_a_canonical_page_that_is_ignored_says_why(
     empty: Served, named: str, captures: list[Capture], because: str
 ) -> None:
-    worked(empty, page(A, 1, canonical(named)), *captures)
+    empty.process(page(A, 1, canonical(named)), *captures)
     told = story_of(empty, A)
     assert told.standing == "shown" and told.size == 1
     said = f"It names {named} as its canonical page. That is ignored: {because}"
@@ -198,13 +194,13 @@ def test_a_canonical_page_that_is_ignored_says_why(
 
 
 def test_a_page_that_names_itself_points_nowhere(empty: Served) -> None:
-    worked(empty, page(A, 1, canonical(A)))
+    empty.process(page(A, 1, canonical(A)))
     told = story_of(empty, A)
     assert told.way is None and told.pointing == []
 
 
 def test_who_points_here_in_vain_is_shown_as_such(empty: Served) -> None:
-    worked(empty, redirect(A, C), page(B, 1, canonical(C)))
+    empty.process(redirect(A, C), page(B, 1, canonical(C)))
     told = story_of(empty, C)
     assert "but 2 pages point to it" in told.reasons[0]
     assert [(one.url, one.counts) for one in told.pointing] == [(A, False), (B, False)]
@@ -213,7 +209,7 @@ def test_who_points_here_in_vain_is_shown_as_such(empty: Served) -> None:
 
 def test_of_many_redirects_some_are_listed_and_all_counted(empty: Served) -> None:
     number = POINTING + 7
-    worked(empty, page(A, 1), *(redirect(f"{HOST}/r{n:03}", A) for n in range(number)))
+    empty.process(page(A, 1), *(redirect(f"{HOST}/r{n:03}", A) for n in range(number)))
     seen = empty.story(A)
     assert seen.words("#pointing-title .number") == str(number)
     section = seen.css_first("section[aria-labelledby=pointing-title]")
@@ -222,7 +218,7 @@ def test_of_many_redirects_some_are_listed_and_all_counted(empty: Served) -> Non
 
 
 def test_search_shows_redirects_among_what_is_folded_in(empty: Served) -> None:
-    worked(empty, page(A, 1), page(A + "-copy", 1), redirect(B, A), redirect(C, A + "-copy"))
+    empty.process(page(A, 1), page(A + "-copy", 1), redirect(B, A), redirect(C, A + "-copy"))
     ranked(empty, {A: 2.5}, 0)
     seen = empty.page("/", q="tea")
     assert seen.words(".folded summary") == "1 duplicate and 2 redirects folded in"
@@ -237,13 +233,13 @@ def test_search_shows_redirects_among_what_is_folded_in(empty: Served) -> None:
 def test_near_duplicates_say_how_near_and_split_when_one_changes(empty: Served) -> None:
     text = words(1)
     other = [*text[:150], "changed", *text[151:]]
-    worked(empty, page(A, 1), page(A + "-copy", 1, text=other))
+    empty.process(page(A, 1), page(A + "-copy", 1, text=other))
     told = story_of(empty, A + "-copy")
     assert (told.standing, told.canonical, told.size) == ("folded", A, 2)
     assert told.reasons[1] == (
         f"Its title is that of {A}, and its text nearly the same: they share 99% of their words."
     )
-    worked(empty, page(A + "-copy", 2, seconds=60))
+    empty.process(page(A + "-copy", 2, seconds=60))
     told = story_of(empty, A + "-copy")
     assert (told.standing, told.size) == ("shown", 1)
     assert story_of(empty, A).size == 1
@@ -253,8 +249,7 @@ def test_every_member_says_what_joins_it(empty: Served) -> None:
     """What is said of them is enough to make one component of all, and no more than is there."""
     text = words(1)
     near = [*text[:150], "changed", *text[151:]]
-    worked(
-        empty,
+    empty.process(
         page(A, 1),
         page(B, 1),
         page(C, 1, text=near),
@@ -305,7 +300,7 @@ def ranked(site: Served, values: dict[str, float], started_ms: int) -> int:
 
 def test_the_higher_rank_stands_for_the_others_and_the_numbers_are_told(empty: Served) -> None:
     http = "http://www.tea.example/a-long-address"
-    worked(empty, *(page(url, 1) for url in (A, B, http)))
+    empty.process(*(page(url, 1) for url in (A, B, http)))
     assert story_of(empty, A).canonical == A
     run = ranked(empty, {A: 0.30001, http: 0.30002}, 1_000_000)
     told = story_of(empty, http)
@@ -329,7 +324,7 @@ def test_numbers_are_told_apart() -> None:
 
 def test_a_revisit_says_that_nothing_changed_and_when(empty: Served) -> None:
     first = page(A, 1)
-    worked(empty, first)
+    empty.process(first)
     assert story_of(empty, A).unchanged is None
     later = first.date.replace(year=first.date.year + 1)
     empty.load(Revisit(A, later, first.payload_digest, 0, 0))  # type: ignore[arg-type]
@@ -338,20 +333,13 @@ def test_a_revisit_says_that_nothing_changed_and_when(empty: Served) -> None:
     assert told.waiting == [] and len(told.versions) == 1
     assert f"A crawler found it unchanged {later.year}" in empty.story(A).words("main")
     # A newer capture is not what that report was about.
-    worked(empty, replace(page(A, 2), date=later.replace(year=later.year + 1)))
+    empty.process(replace(page(A, 2), date=later.replace(year=later.year + 1)))
     assert story_of(empty, A).unchanged is None
-
-
-def test_a_server_error_is_never_the_newest_capture(empty: Served) -> None:
-    worked(empty, page(A, 1))
-    worked(empty, made(A, "", seconds=60, status=503))
-    told = story_of(empty, A)
-    assert (told.standing, told.status) == ("shown", 200) and len(told.versions) == 1
 
 
 def test_directives_are_told(empty: Served) -> None:
     robots = '<meta name="robots" content="nofollow">'
-    worked(empty, page(A, 1, robots, robots="noindex"), page(B, 2), page(C, 3, robots))
+    empty.process(page(A, 1, robots, robots="noindex"), page(B, 2), page(C, 3, robots))
     assert story_of(empty, A).asks == ["noindex", "nofollow"]
     assert story_of(empty, B).asks == []
     assert story_of(empty, C).asks == ["nofollow"]
@@ -361,8 +349,7 @@ def test_directives_are_told(empty: Served) -> None:
 
 
 def test_links_of_each_kind_are_counted_apart(empty: Served) -> None:
-    worked(
-        empty,
+    empty.process(
         page(A, 1),
         page(B, 2, links=f'<a href="{A}">plain</a>'),
         page(C, 3, links=f'<a rel="ugc" href="{A}">said by a user</a>'),

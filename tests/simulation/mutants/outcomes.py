@@ -31,26 +31,8 @@ def commit_once(commit: Any, cells: Sequence[Cell], primary: Cell, commit_ts: in
     return bool(commit._context.store.mutate([mutation])[0])
 
 
-@OUTCOMES.mutant("lost-commit-is-an-abort", "P7", Bank, Appends, Register, modes=TWO_PHASE)
-def lost_commit_is_an_abort(seams: Seams) -> None:
-    """A lost reply at the commit point is reported as an abort, though it may have committed."""
-
-    @seams.replaces(TwoPhaseCommit, "commit_primary")
-    def commit_primary(
-        original: Any, self: Any, cells: Sequence[Cell], primary: Cell, commit_ts: int
-    ) -> None:
-        try:
-            applied = commit_once(self, cells, primary, commit_ts)
-        except OutcomeUnknownError:
-            raise ConflictError(primary, self._start_ts, 0, locked=False) from None
-        if not applied:
-            raise self._rolled_back()
-
-
-@OUTCOMES.mutant("lost-commit-is-cleaned-up", "P7", Bank, Appends, modes=TWO_PHASE)
-def lost_commit_is_cleaned_up(seams: Seams) -> None:
-    """After a lost reply at the commit point the secondaries' locks are removed on a guess, and
-    the caller is told that the outcome is unknown: if it has committed, they are lost."""
+def when_lost(seams: Seams, answer: Callable[[Any, Cell, int, OutcomeUnknownError], None]) -> None:
+    """Lets the commit of the primary's row be sent once; `answer` is what a lost reply comes to."""
 
     @seams.replaces(TwoPhaseCommit, "commit_primary")
     def commit_primary(
@@ -59,29 +41,41 @@ def lost_commit_is_cleaned_up(seams: Seams) -> None:
         try:
             applied = commit_once(self, cells, primary, commit_ts)
         except OutcomeUnknownError as error:
-            for cell in self._locked:
-                lock = self._lock(cell, primary)
-                self._context.resolver.settle(cell, self._start_ts, lock, ROLLED_BACK)
-            raise CommitUnknownError(primary, self._start_ts, commit_ts) from error
+            answer(self, primary, commit_ts, error)
+            return
         if not applied:
             raise self._rolled_back()
+
+
+@OUTCOMES.mutant("lost-commit-is-an-abort", "P7", Bank, Appends, Register, modes=TWO_PHASE)
+def lost_commit_is_an_abort(seams: Seams) -> None:
+    """A lost reply at the commit point is reported as an abort, though it may have committed."""
+
+    def abort(commit: Any, primary: Cell, commit_ts: int, error: OutcomeUnknownError) -> None:
+        raise ConflictError(primary, commit._start_ts, 0, locked=False) from None
+
+    when_lost(seams, abort)
+
+
+@OUTCOMES.mutant("lost-commit-is-cleaned-up", "P7", Bank, Appends, modes=TWO_PHASE)
+def lost_commit_is_cleaned_up(seams: Seams) -> None:
+    """After a lost reply at the commit point the secondaries' locks are removed on a guess, and
+    the caller is told that the outcome is unknown: if it has committed, they are lost."""
+
+    def clean_up(commit: Any, primary: Cell, commit_ts: int, error: OutcomeUnknownError) -> None:
+        for cell in commit._locked:
+            lock = commit._lock(cell, primary)
+            commit._context.resolver.settle(cell, commit._start_ts, lock, ROLLED_BACK)
+        raise CommitUnknownError(primary, commit._start_ts, commit_ts) from error
+
+    when_lost(seams, clean_up)
 
 
 @OUTCOMES.mutant("lost-commit-is-a-success", "P7", Bank, Appends, modes=TWO_PHASE)
 def lost_commit_is_a_success(seams: Seams) -> None:
     """After a lost reply at the commit point the caller is told that it has committed: nobody
     has read the primary."""
-
-    @seams.replaces(TwoPhaseCommit, "commit_primary")
-    def commit_primary(
-        original: Any, self: Any, cells: Sequence[Cell], primary: Cell, commit_ts: int
-    ) -> None:
-        try:
-            applied = commit_once(self, cells, primary, commit_ts)
-        except OutcomeUnknownError:
-            return
-        if not applied:
-            raise self._rolled_back()
+    when_lost(seams, lambda *_: None)
 
 
 @OUTCOMES.mutant("retry-replays-writes", "P13", Tallies)

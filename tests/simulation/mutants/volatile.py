@@ -14,13 +14,11 @@ from percola.testing.simulation import (
     Client,
     FaultKind,
     SimulatedStore,
-    Simulation,
     Sizes,
-    Workload,
 )
 from percola.transactions.two_phase import TwoPhaseCommit
 from tests.simulation.mutants.mutant import TWO_PHASE, Collection, Seams
-from tests.simulation.mutants.workloads import HastyBank
+from tests.simulation.mutants.workloads import Hasty, HastyBank
 from tests.simulation.workloads.large import Large
 
 VOLATILE = Collection()
@@ -39,19 +37,13 @@ class LosingBank(HastyBank):
     has_volatile_writes = True
 
 
-class Purses(Workload):
+class Purses(Hasty):
     """Some put coins and notes into one purse and coins into others, some put notes there alone."""
 
     name = "purses"
     tables = (purses,)
     sizes: ClassVar[Sizes] = {"others": (2, 6), "clients": (2, 4), "turns": (4, 10)}
-    lock_ttl_seconds = 0.004
-    pause = 0.004
     has_volatile_writes = True
-
-    def __init__(self, simulation: Simulation) -> None:
-        super().__init__(simulation)
-        simulation.world.longest_delay = 0.03
 
     def turn(self, client: Client, number: int) -> None:
         rows = ["first", *(f"other {one}" for one in range(self.size("others")))]

@@ -44,19 +44,24 @@ LATE = (FaultKind.DUPLICATED, FaultKind.LATE, FaultKind.SLOW)
 """What brings a prewrite to the store after its transaction was rolled back."""
 
 
-class HastyBank(Bank):
-    """The bank among people in a hurry, who pay everybody at once: locks live for milliseconds,
-    so that many transactions are rolled back while they are still under way, and what is late
-    comes soon after."""
+class Hasty(Workload):
+    """A world in which everybody is in a hurry: locks live for milliseconds."""
 
-    name = "hasty bank"
-    sizes: ClassVar[Sizes] = {"accounts": (3, 6), "clients": (2, 4), "turns": (4, 10)}
     lock_ttl_seconds = 0.004
     pause = 0.004
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation)
         simulation.world.longest_delay = _HURRY
+
+
+class HastyBank(Hasty, Bank):
+    """The bank among people in a hurry, who pay everybody at once: locks live for milliseconds,
+    so that many transactions are rolled back while they are still under way, and what is late
+    comes soon after."""
+
+    name = "hasty bank"
+    sizes: ClassVar[Sizes] = {"accounts": (3, 6), "clients": (2, 4), "turns": (4, 10)}
 
     def transfer(self, client: Client) -> None:
         payer, *payees = client.rng.sample(self.names(), len(self.names()))
@@ -69,17 +74,11 @@ class HastyBank(Bank):
         client.transact(move)
 
 
-class HastyAppends(Appends):
+class HastyAppends(Hasty, Appends):
     """List-append in the same hurry."""
 
     name = "hasty list-append"
     sizes: ClassVar[Sizes] = {"lists": (3, 6), "clients": (2, 4), "turns": (4, 10)}
-    lock_ttl_seconds = 0.004
-    pause = 0.004
-
-    def __init__(self, simulation: Simulation) -> None:
-        super().__init__(simulation)
-        simulation.world.longest_delay = _HURRY
 
 
 MILD = (
@@ -202,11 +201,6 @@ class Tallies(Workload):
 # --- Garbage collection -------------------------------------------------------------------
 
 
-def _without_leases() -> Any:
-    """Nobody is told which snapshots are in use: leases are a courtesy, never a proof."""
-    return mock.patch.object(SimulatedCoordination, "hold_back")
-
-
 def _collect(client: Client, retention: float = 0.0) -> None:
     try:
         GarbageCollector(client.repo.context, retention=retention).collect()
@@ -238,14 +232,12 @@ class HastyPruned(HastyBank):
             super().turn(client, number)
 
 
-class PrunedBank(Bank):
-    """The bank, with one client that collects all garbage all the time."""
-
-    name = "pruned bank"
-    sizes: ClassVar[Sizes] = {"accounts": (3, 6), "clients": (3, 4), "turns": (4, 12)}
+class Pruned(Workload):
+    """One client collects all garbage all the time. Nobody is told which snapshots are in use:
+    leases are a courtesy, never a proof."""
 
     def patched(self) -> Any:
-        return _without_leases()
+        return mock.patch.object(SimulatedCoordination, "hold_back")
 
     def turn(self, client: Client, number: int) -> None:
         if client.number == 1:
@@ -254,19 +246,19 @@ class PrunedBank(Bank):
             super().turn(client, number)
 
 
-class PrunedRegisters(Register):
-    """Registers that are deleted often, by transactions that take their time, pruned too."""
+class PrunedBank(Pruned, Bank):
+    """The bank, with one client that collects all garbage all the time."""
 
-    name = "pruned registers"
+    name = "pruned bank"
+    sizes: ClassVar[Sizes] = {"accounts": (3, 6), "clients": (3, 4), "turns": (4, 12)}
+
+
+class SlowRegisters(Register):
+    """Registers that are deleted often, by transactions that take their time."""
+
     sizes: ClassVar[Sizes] = {"rows": (1, 2), "clients": (3, 4), "turns": (4, 12), "long": (0, 1)}
 
-    def patched(self) -> Any:
-        return _without_leases()
-
     def turn(self, client: Client, number: int) -> None:
-        if client.number == 1:
-            _collect(client)
-            return
         row = f"r{client.rng.randrange(self.size('rows'))}"
         new = f"{client.number}/{number}" + "." * (300 if self.size("long") else 0)
         deletes = client.rng.random() < 0.4
@@ -283,20 +275,17 @@ class PrunedRegisters(Register):
         client.transact(change)
 
 
-class PrunedSkew(WriteSkew):
+class PrunedRegisters(Pruned, SlowRegisters):
+    """Such registers, pruned too."""
+
+    name = "pruned registers"
+
+
+class PrunedSkew(Pruned, WriteSkew):
     """Doctors who lock what they read, and a collector."""
 
     name = "pruned write-skew"
     sizes: ClassVar[Sizes] = {"careful": (1, 1), "clients": (3, 4), "turns": (4, 12)}
-
-    def patched(self) -> Any:
-        return _without_leases()
-
-    def turn(self, client: Client, number: int) -> None:
-        if client.number == 1:
-            _collect(client)
-        else:
-            super().turn(client, number)
 
 
 # --- What notifications cost --------------------------------------------------------------
