@@ -57,13 +57,13 @@ class Run:
             *columns, console=self.console, transient=True, disable=not self.console.is_terminal
         ) as progress:
             task = progress.add_task(name)
+
+            def show(text: str) -> None:
+                progress.update(task, description=f"{name}: {text}")
+
             try:
                 with Nursery() as nursery, scratch_folder() as scratch:
-                    said = do(
-                        nursery,
-                        scratch,
-                        lambda text: progress.update(task, description=f"{name}: {text}"),
-                    )
+                    said = do(nursery, scratch, show)
             except (AssertionError, NoCompilerError) as error:
                 self.failures.append(f"{name}: {error}")
                 self.console.print(f"[red]FAILED[/] {name}")
@@ -77,10 +77,8 @@ class Run:
         """Everything."""
         for durability in DURABILITIES:
             for scenario in [*SCENARIOS, *EXPORTS]:
-                self.part(
-                    f"{scenario.name}, {durability}",
-                    functools.partial(self._kill, scenario, durability),
-                )
+                kill = functools.partial(self._kill, scenario, durability)
+                self.part(f"{scenario.name}, {durability}", kill)
         for durability in DURABILITIES:
             self.part(f"kills under load, {durability}", functools.partial(self._load, durability))
         for durability in DURABILITIES:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from percola import Repository
 from percola.cells import Cell, Kind, LockRecord
 from percola.store.base import Delete, Put
@@ -51,15 +53,7 @@ def collect_without_resolving(repo: Repository, store: KillingStore) -> None:
 
 def _with_act(name: str, act: Act) -> Scenario:
     original = next(one for one in scenarios.SCENARIOS if one.name == name)
-    return Scenario(
-        f"{name}, broken",
-        original.schema,
-        act,
-        original.check,
-        frozenset(),
-        original.before,
-        original.one_step,
-    )
+    return replace(original, name=f"{name}, broken", act=act, phases=frozenset())
 
 
 BROKEN = [

@@ -23,7 +23,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import Pipe
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 DEADLINE = 240.0
@@ -131,12 +130,7 @@ class Nursery:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         # Its children end with it: see the program.
         self._pipe.close()
         try:
@@ -191,6 +185,15 @@ class Nursery:
         return True
 
 
+def end(process: subprocess.Popen[bytes]) -> None:
+    """End a process by kill -9, if it runs, and let go of it."""
+    process.kill()
+    process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            stream.close()
+
+
 class Program:
     """A program of `programs/` in a process of its own, which ends when its input does."""
 
@@ -207,22 +210,12 @@ class Program:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.kill()
 
     def kill(self) -> None:
         """End it by kill -9, if it runs, and let go of it."""
-        if self._process.poll() is None:
-            self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            if stream is not None:
-                stream.close()
+        end(self._process)
 
     def wait(self, seconds: float = DEADLINE) -> int:
         """Its exit status, once it has ended."""

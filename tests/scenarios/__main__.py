@@ -64,19 +64,16 @@ class Run:
             try:
                 outcome = scenario(self.stage)
             except (AssertionError, PercolaError, WebindexError) as error:
-                self._note(Played(name, time.monotonic() - began, None, str(error)))
+                self.played.append(Played(name, time.monotonic() - began, None, str(error)))
                 self.console.print(f"[red]FAILED[/] {name}")
                 self.console.print(str(error), markup=False, highlight=False)
                 return
             finally:
                 self.stage.clear()
         seconds = time.monotonic() - began
-        self._note(Played(name, seconds, outcome))
+        self.played.append(Played(name, seconds, outcome))
         self.console.print(f"[green]ok[/] {name} ({seconds:.0f} s): ", end="")
         self.console.print(outcome.said, markup=False, highlight=False)
-
-    def _note(self, played: Played) -> None:
-        self.played.append(played)
 
     def table(self) -> str:
         """What ran, as Markdown."""

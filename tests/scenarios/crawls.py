@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -125,28 +125,14 @@ def places(files: Iterable[Path]) -> list[tuple[Place, Capture | Revisit]]:
     A list of a whole corpus has to fit into memory, and bodies do not matter here.
     """
     return [
-        (Place(file, one.offset, one.length), _without_body(one))
+        (
+            Place(file, one.offset, one.length),
+            replace(one, body=b"") if isinstance(one, Capture) else one,
+        )
         for file in files
         for one in read_captures(file)
         if not isinstance(one, Rejected)
     ]
-
-
-def _without_body(one: Capture | Revisit) -> Capture | Revisit:
-    if isinstance(one, Revisit):
-        return one
-    return Capture(
-        one.url,
-        one.date,
-        one.status,
-        one.content_type,
-        one.headers,
-        b"",
-        one.offset,
-        one.length,
-        one.payload_digest,
-        one.truncated,
-    )
 
 
 def copy_records(found: Iterable[Place], into: Path) -> Path:

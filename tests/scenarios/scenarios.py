@@ -96,9 +96,7 @@ def same_crawl_again(stage: Stage) -> Outcome:
     loaded = report["loaded"]
     assert loaded["written"] == 0 and loaded["same"] > 0, loaded
     trace = site.trace(before)
-    written = Counter[str]()
-    for one in trace.transactions.values():
-        written.update(one)
+    written = sum(trace.transactions.values(), Counter[str]())
     assert written == {"journal.report": 1}, f"cells were written: {written}"
     with site.opened() as repo:
         assert _exports(repo) == exports
@@ -126,9 +124,8 @@ def shuffled_loads(stage: Stage) -> Outcome:
         else:
             with site.at_work():
                 for file in files:
-                    captures += sum(
-                        site.load([file])["loaded"][how] for how in ("written", "older")
-                    )
+                    loaded = site.load([file])["loaded"]
+                    captures += loaded["written"] + loaded["older"]
         sites.append(site)
     rows = _check_same(sites)
     # They are the same: what holds for one holds for all.
@@ -154,9 +151,7 @@ def recrawl(stage: Stage) -> Outcome:
         report = site.load([same.file])
         assert report["loaded"]["written"] + report["loaded"]["unchanged"] > 0
     trace = site.trace(before)
-    downstream = Counter[str]()
-    for one in trace.downstream.values():
-        downstream.update(one)
+    downstream = sum(trace.downstream.values(), Counter[str]())
     assert not downstream, f"pages that had not changed caused work: {downstream}"
     assert trace.runs == {"parse": report["loaded"]["written"]}, trace.runs
     with site.opened() as repo:
@@ -227,14 +222,8 @@ def random_updates(stage: Stage, number: int = UPDATES) -> Outcome:
     verdict = site.verify([*stage.crawl.first, *(file for file, _ in files)])
     became = updates.became()
     kinds = ", ".join(f"{count:,} {kind}" for kind, count in updates.kinds.most_common())
-    ends = ", ".join(
-        f"{became[what]} × {what}"
-        for what in (
-            "a redirect through others",
-            "a redirect through too many others",
-            "a redirect that ends in a cycle",
-        )
-    )
+    redirects = ("through others", "through too many others", "that ends in a cycle")
+    ends = ", ".join(f"{became[f'a redirect {one}']} × a redirect {one}" for one in redirects)
     return Outcome(
         len(answers),
         f"{kinds}; {updates.near:,} near-duplicates; in the end {ends}; killed "

@@ -15,6 +15,7 @@ import random
 import sys
 import threading
 
+from tests.crash.processes import end_with_input
 from webindex.crawl.warc import Capture, Revisit, read_captures
 from webindex.load.transaction import load_captures
 from webindex.workers.processes import open_repository
@@ -25,7 +26,7 @@ DIRTY = 100
 
 
 def main(address: str, file: str, seed: str) -> None:
-    threading.Thread(target=_end_with_input, daemon=True).start()
+    end_with_input(lambda: os._exit(1))
     rng = random.Random(seed)
     found = [one for one in read_captures(file) if isinstance(one, Capture | Revisit)]
     with open_repository(address) as repo:
@@ -39,12 +40,6 @@ def main(address: str, file: str, seed: str) -> None:
             print(done, flush=True)
             while sum(repo.pending().values()) > DIRTY:
                 pause.wait(0.01)
-
-
-def _end_with_input() -> None:
-    while os.read(0, 1024):
-        pass
-    os._exit(1)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from percola import Repository, inspection
-from tests.crash.processes import environment
+from tests.crash.processes import end, environment
 from webindex.workers.processes import Workers
 
 _SECONDS: Final = 360.0
@@ -64,11 +64,7 @@ class Updater:
 
     def close(self) -> None:
         """End it, however far it is, and let go of it."""
-        self.process.kill()
-        self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout):
-            if stream is not None:
-                stream.close()
+        end(self.process)
 
 
 class Updating:

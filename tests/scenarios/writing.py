@@ -42,14 +42,8 @@ def answer_of(
     headers: Mapping[str, str] | None = None,
 ) -> Answer:
     """A later answer for a page that was captured, or for `url`, in the page's charset."""
-    return Answer(
-        url or page.url,
-        page.date + later,
-        status,
-        body,
-        page.headers.get("content-type", HTML),
-        headers or {},
-    )
+    kind = page.headers.get("content-type", HTML)
+    return Answer(url or page.url, page.date + later, status, body, kind, headers or {})
 
 
 def unchanged(page: Capture, later: timedelta) -> Answer:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from from_scratch import again, check, sample
 
@@ -61,10 +62,17 @@ class Chain:
     def check(self, *, dead_lettered: int = 0, ranks: Mapping[str, float] | None = None) -> None:
         check(self.repo, self.index, self.loaded, dead_lettered=dead_lettered, ranks=ranks)
 
-    def document(self, url: str) -> dict[str, object] | None:
-        now = self.repo.snapshot()
-        joined = now.get(tables.joined, page_row(url))
-        return None if joined is None else now.get(tables.document, joined["cluster"])
+    def cluster(self, url: str) -> str:
+        """The name of the cluster that a page has joined."""
+        joined = self.repo.snapshot().get(tables.joined, page_row(url))
+        assert joined is not None, f"{url} has joined no cluster"
+        return str(joined["cluster"])
+
+    def document(self, url: str) -> dict[str, Any]:
+        """The document that stands for a page and its cluster."""
+        found = self.repo.snapshot().get(tables.document, self.cluster(url))
+        assert found is not None, f"there is no document of {url}"
+        return found
 
     def exports(self) -> int:
         return sum(1 for _ in self.repo.snapshot().scan(tables.journal, prefix="export/"))

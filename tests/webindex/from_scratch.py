@@ -314,11 +314,8 @@ def _components(pages: Mapping[str, Page], targets: Mapping[str, str]) -> Iterat
     leaders = _leaders(pages.values())
     for one, other in combinations(pages, 2):
         mine, its = _content(pages[one]), _content(pages[other])
-        if (
-            leaders.get(mine, mine) == leaders.get(its, its)
-            or targets.get(one) == other
-            or targets.get(other) == one
-        ):
+        near = leaders.get(mine, mine) == leaders.get(its, its)
+        if near or targets.get(one) == other or targets.get(other) == one:
             beside[one].add(other)
             beside[other].add(one)
     left = set(pages)
@@ -450,12 +447,8 @@ def _document(
     count, anchors = 0, Counter[str]()
     for url in inside:
         links, texts = tallies.get(url, (0, Counter()))
-        within = [
-            link
-            for page in group
-            for link in page.links
-            if link.rel == "follow" and link.url == url
-        ]
+        links_of = (link for page in group for link in page.links if link.rel == "follow")
+        within = [link for link in links_of if link.url == url]
         count += links - len(within)
         anchors.update({text: texts[text] for text in _most_frequent(texts)})
         anchors.subtract(text for link in within for text in link.anchors)
@@ -489,10 +482,8 @@ def held(repo: Repository) -> Cells:
         members = row.family(tables.member)
         names[row.key] = min((one["url"] for one in members.values()), default=row.key)
     found: Cells = {}
-    left_out = (
-        *(tables.journal, tables.ranks, tables.payloads, tables.waiting),
-        *(tables.removals, tables.recrawls),  # see `_recrawls`
-    )
+    left_out = {tables.journal, tables.ranks, tables.payloads, tables.waiting, tables.removals}
+    left_out.add(tables.recrawls)  # see `check_recrawls`
     for table in (t for t in tables.SCHEMA if t not in left_out):
         for row in now.scan(table):
             if table is tables.summaries:
@@ -500,10 +491,10 @@ def held(repo: Repository) -> Cells:
                 continue
             key = names[row.key] if table is tables.clusters else row.key
             for column, value in row.items():
-                if column in (tables.revisited, tables.recrawl) or column.name.startswith(
-                    "earlier"
-                ):
-                    continue  # What a page was: see test_revisits.py.
+                # What a page was: see test_revisits.py.
+                was = column.name.startswith("earlier") or column == tables.revisited
+                if was or column == tables.recrawl:
+                    continue
                 if column == tables.shared:
                     value = names.get(value["cluster"])
                 if column in (tables.joined, tables.owner):
@@ -643,19 +634,11 @@ def check_serving(repo: Repository, index: TantivyIndex, expected: Index) -> Non
     by_url = {one["url"]: one for one in expected.documents.values()}
     for name, one in held_now.items():
         document = by_url[one["url"]]
-        assert index.get(name) == ServingDocument(
-            cluster=name,
-            epoch=one["epoch"],
-            changed=one["changed"],
-            host=host(document["url"]),
-            **{
-                **document,
-                "anchors": tuple((words, count) for words, count in document["anchors"]),
-                "duplicates": tuple(document["duplicates"]),
-                "aliases": tuple(document["aliases"]),
-                "headings": tuple(document["headings"]),
-            },
-        )
+        lists = ("duplicates", "aliases", "headings")
+        fields = {**document, **{field: tuple(document[field]) for field in lists}}
+        fields["anchors"] = tuple((words, count) for words, count in document["anchors"])
+        fields |= {"cluster": name, "epoch": one["epoch"], "changed": one["changed"]}
+        assert index.get(name) == ServingDocument(host=host(document["url"]), **fields)
 
 
 def at_rest(repo: Repository, *, dead_lettered: int = 0) -> None:

@@ -12,7 +12,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
@@ -23,14 +22,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import linked_crawl
+import web_commands
 from children import Child, say
-from click.testing import CliRunner
 from commands import Answer, answer_of, command, environment
 from from_scratch import mentions
 from servers import Servers
 from warc_files import Crawl
 
-from webindex.cli.main import cli
 from webindex.page.urls import page_row
 from webindex.sample import CHANGED_URL, CHANGED_WORDS, recrawl_path, sample_path
 from webindex.serving import TantivyIndex
@@ -64,8 +62,7 @@ class WebIndex:
 
     def webindex(self, word: str, *arguments: object) -> Answer:
         """Run a command of `webindex` on it."""
-        line = [sys.executable, "-m", "webindex.cli.main", word, "--repo", self.address]
-        return self._run([*line, *map(str, arguments)])
+        return self._run(web_commands.command(word, "--repo", self.address, *arguments))
 
     def _run(self, line: Sequence[str]) -> Answer:
         return answer_of(line, seconds=SECONDS, **self.variables)
@@ -75,45 +72,34 @@ class WebIndex:
         return dict(self.percola("--json", "status").json["notifications"])
 
     @contextmanager
-    def worker(self) -> Iterator[PercolaWorker]:
-        """A `percola worker` with the web index's observers, once it has begun."""
-        options = ("--threads", 1, "--metrics-port", 0)
-        process = subprocess.Popen(
-            command("--repo", self.address, "--json", "worker", OBSERVERS, *options),
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        with process:
+    def started(self, line: Sequence[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
+        """A process, and the first line that it writes; it is killed at the end of the block."""
+        quiet = subprocess.DEVNULL
+        with subprocess.Popen(
+            line, env=self.environment, stdin=quiet, stdout=subprocess.PIPE, stderr=quiet, text=True
+        ) as process:
             try:
                 assert process.stdout is not None
-                started = json.loads(process.stdout.readline())
-                yield PercolaWorker(process, started["metrics_port"])
+                yield process, process.stdout.readline()
             finally:
                 process.kill()
 
     @contextmanager
+    def worker(self) -> Iterator[PercolaWorker]:
+        """A `percola worker` with the web index's observers, once it has begun."""
+        options = ("--threads", 1, "--metrics-port", 0)
+        line = command("--repo", self.address, "--json", "worker", OBSERVERS, *options)
+        with self.started(line) as (process, first):
+            yield PercolaWorker(process, json.loads(first)["metrics_port"])
+
+    @contextmanager
     def site(self) -> Iterator[str]:
         """The address of its pages for people; SIGTERM ends `serve` at the end of the block."""
-        line = [sys.executable, "-m", "webindex.cli.main", "serve", "--repo", self.address]
-        process = subprocess.Popen(
-            [*line, "--port", "0"],
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        with process:
-            try:
-                assert process.stdout is not None
-                yield process.stdout.readline().split()[1]
-                process.terminate()
-                assert process.wait(SECONDS) == 0
-            finally:
-                process.kill()
+        line = web_commands.command("serve", "--repo", self.address, "--port", 0)
+        with self.started(line) as (process, first):
+            yield first.split()[1]
+            process.terminate()
+            assert process.wait(SECONDS) == 0
 
     @contextmanager
     def spark(self) -> Iterator[SparkJobs]:
@@ -160,10 +146,8 @@ def _run_jobs(pipe: Connection, variables: dict[str, str]) -> None:
         while True:
             own, line = pipe.recv()
             os.environ.update(own)
-            result = CliRunner().invoke(cli, line)
-            if result.exception is not None and not isinstance(result.exception, SystemExit):
-                raise result.exception
-            say(pipe, (result.exit_code, result.stdout, result.stderr))
+            answer = web_commands.call(*line)
+            say(pipe, (answer.code, answer.out, answer.err))
 
 
 # --- A life -------------------------------------------------------------------------------

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from webindex.crawl.warc import Capture, Revisit
 
+Record = Capture | Revisit
 START = datetime(2024, 1, 2, tzinfo=UTC)
 
 
@@ -45,3 +48,12 @@ def revisit(
 def bare(one: Revisit) -> Revisit:
     """A revisit record without HTTP headers."""
     return replace(one, status=None, headers=None)
+
+
+def in_groups(records: Sequence[Record], order: random.Random) -> Iterator[list[Record]]:
+    """Records in any order, a few at a time."""
+    left = order.sample(records, len(records))
+    while left:
+        size = order.randint(1, 4)
+        yield left[:size]
+        left = left[size:]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import io
+import base64
+import hashlib
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from linked_crawl import html, words
-from warcio.statusandheaders import StatusAndHeaders
-from warcio.warcwriter import WARCWriter
+from warc_files import HTML, Crawl
 
 from percola import Repository
 from webindex import tables
@@ -62,58 +62,31 @@ RECORDS = [
 
 
 def written(path: Path, records: Sequence[Fetched]) -> Path:
-    with path.open("wb") as file:
-        writer = WARCWriter(file, gzip=True)
-        for one in records:
-            _write(writer, one)
+    crawl = Crawl()
+    for one in records:
+        _write(crawl, one)
+    path.write_bytes(crawl.data)
     return path
 
 
-def _digest(writer: WARCWriter, body: bytes) -> str:
-    headers = StatusAndHeaders("200 OK", [], protocol="HTTP/1.1")
-    record = writer.create_warc_record(
-        SITE, "response", payload=io.BytesIO(body), http_headers=headers
-    )
-    writer.ensure_digest(record, block=False, payload=True)
-    found: str = record.rec_headers.get_header("WARC-Payload-Digest")
-    return found
-
-
-def _write(writer: WARCWriter, one: Fetched) -> None:
-    http = [("Content-Type", "text/html; charset=utf-8"), ("Server", "x")]
-    answer = StatusAndHeaders("200 OK", http, protocol="HTTP/1.1")
-    dated = {"WARC-Date": one.date}
+def _write(crawl: Crawl, one: Fetched) -> None:
+    http, dated = [*HTML, ("Server", "x")], {"WARC_Date": one.date}
     if one.same is None:
-        writer.write_record(
-            writer.create_warc_record(
-                one.url,
-                "response",
-                payload=io.BytesIO(one.body),
-                http_headers=answer,
-                warc_headers_dict=dated,
-            )
-        )
+        crawl.add(one.url, one.body, http=http, **dated)
         return
     profile = "http://netpreserve.org/warc/1.0/revisit/identical-payload-digest"
-    refers = {
-        "WARC-Refers-To-Target-URI": one.same.url,
-        "WARC-Refers-To-Date": one.same.date,
-    }
-    digest = {"WARC-Payload-Digest": _digest(writer, one.same.body)}
-    headers: dict[str, str] = {**dated, "WARC-Profile": profile}
+    refers = {"WARC_Refers_To_Target_URI": one.same.url, "WARC_Refers_To_Date": one.same.date}
+    sha1 = base64.b32encode(hashlib.sha1(one.same.body).digest()).decode()
+    headers = {**dated, "WARC_Profile": profile, "WARC_Payload_Digest": f"sha1:{sha1}", **refers}
+    status = "200 OK"
     if one.crawler == "heritrix-304":
-        headers["WARC-Profile"] = profile.replace("identical-payload-digest", "server-not-modified")
-        headers |= {**refers, "WARC-Truncated": "length"}
-        answer = StatusAndHeaders("304 Not Modified", [("Server", "x")], protocol="HTTP/1.1")
+        profile = profile.replace("identical-payload-digest", "server-not-modified")
+        headers = {**dated, **refers, "WARC_Profile": profile, "WARC_Truncated": "length"}
+        http, status = [("Server", "x")], "304 Not Modified"
     elif one.crawler == "wget":
-        headers |= {**digest, "WARC-Refers-To": "<urn:uuid:1>", "WARC-Truncated": "length"}
-    else:
-        headers |= {**digest, **refers}
-    writer.write_record(
-        writer.create_warc_record(
-            one.url, "revisit", http_headers=answer, warc_headers_dict=headers
-        )
-    )
+        del headers["WARC_Refers_To_Target_URI"], headers["WARC_Refers_To_Date"]
+        headers |= {"WARC_Refers_To": "<urn:uuid:1>", "WARC_Truncated": "length"}
+    crawl.add(one.url, b"", kind="revisit", http=http, status=status, **headers)
 
 
 def texts(repo: Repository) -> dict[str, Any]:

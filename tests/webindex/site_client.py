@@ -6,12 +6,11 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from pathlib import Path
 
 import httpx
 import pytest
-from from_scratch import sample
+from from_scratch import again, sample
 from http_served import running
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
@@ -96,19 +95,11 @@ def served(folder: Path, host: str = "127.0.0.1") -> Iterator[Served]:
 def made(url: str, html: str, *, seconds: float = 0, status: int = 200, **headers: str) -> Capture:
     """A capture of a page of our own; `robots` is its X-Robots-Tag header, `to` its Location."""
     said = {"content-type": "text/html; charset=utf-8"}
-    if "robots" in headers:
-        said["x-robots-tag"] = headers["robots"]
-    if "to" in headers:
-        said["location"] = headers["to"]
-    first = sample()[0]
-    return replace(
-        first,
-        url=url,
-        body=html.encode(),
-        date=first.date + timedelta(seconds=seconds),
-        status=status,
-        headers=said,
-    )
+    for name, header in (("robots", "x-robots-tag"), ("to", "location")):
+        if name in headers:
+            said[header] = headers[name]
+    one = replace(sample()[0], url=url, body=html.encode(), status=status, headers=said)
+    return again(one, seconds=seconds)
 
 
 def article(title: str, text: str = WORDS, links: str = "") -> str:

@@ -26,11 +26,8 @@ def test_the_text_of_a_link_leads_back_to_the_page_that_links(empty: Chain) -> N
     empty.work(threads=1)
     empty.load([page(LINKING, f'<title>B</title>Other {WORDS} <a href="{LINKED}">anchor</a>')])
     empty.work(threads=1)
-    now = empty.repo.snapshot()
-    joined = now.get(tables.joined, page_row(LINKED))
-    assert joined is not None
     assert "anchor" in str(empty.document(LINKED))
-    found = causes(empty.repo, tables.document, joined["cluster"])
+    found = causes(empty.repo, tables.document, empty.cluster(LINKED))
     assert steps(found) == [
         "clusters.document",
         "clusters.changed",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 from pathlib import Path
@@ -50,7 +51,7 @@ def key_of(number: int) -> str:
     return f"near/{'c' * 16}/{random.Random(f'key {number}').getrandbits(128):032x}"
 
 
-State = dict[str, tuple[str, Any]]
+State = dict[str, tuple[Any, ...]]
 """By URL: ("live", text, canonical or None), ("redirect", target) or ("gone",)."""
 
 
@@ -71,25 +72,17 @@ def become(t: Transaction, url: str, state: tuple[Any, ...]) -> None:
             t.set(tables.sketch, row, sketch_of(text).pack())
         elif was_live:
             t.delete(tables.sketch, row)
-        t.set(
-            tables.fingerprint,
-            row,
-            {
-                "hash": f"bytes:{url}" if text is None else f"text:{key_of(text)[-32:]}",
-                "heading": None if text is None else "c" * 16,
-                "title": "",
-                "language": None,
-                "indexable": True,
-                "loaded_ms": 0,
-            },
-        )
+        known = {"title": "", "language": None, "indexable": True, "loaded_ms": 0}
+        known["hash"] = f"bytes:{url}" if text is None else f"text:{key_of(text)[-32:]}"
+        known["heading"] = None if text is None else "c" * 16
+        t.set(tables.fingerprint, row, known)
     elif was_live:
         t.delete(tables.fingerprint, row)
         t.delete(tables.sketch, row)
     t.notify(tables.join_due, row)
 
 
-def ends(states: Mapping[str, tuple[Any, ...]]) -> dict[str, str]:
+def ends(states: State) -> dict[str, str]:
     """The live pages that redirects lead to."""
     found = {}
     for url, state in states.items():
@@ -116,7 +109,7 @@ def leaders(texts: Collection[int]) -> dict[int, int]:
     return led
 
 
-def expected(states: Mapping[str, tuple[Any, ...]]) -> set[frozenset[str]]:
+def expected(states: State) -> set[frozenset[str]]:
     """The connected components, by comparing every page with every other one."""
     live = {url: state for url, state in states.items() if state[0] == "live"}
     leads = ends(states)
@@ -159,11 +152,7 @@ def found(repo: Repository) -> set[frozenset[str]]:
     led = leaders([texts[content] for content in contents if content in texts])
     keys = {key_of(text): key_of(leader) for text, leader in led.items()}
     assert owners == {
-        content: {
-            "cluster": there[0],
-            "leader": keys.get(content, content),
-            "pages": len(there),
-        }
+        content: {"cluster": there[0], "leader": keys.get(content, content), "pages": len(there)}
         for content, there in contents.items()
     }
     listed = {row.key: row[tables.near] for row in now.scan(tables.keys, columns=[tables.near])}
@@ -200,12 +189,12 @@ def work(repo: Repository) -> None:
     assert [one.traceback for one in inspection.failures(repo)] == []
 
 
-def load(repo: Repository, states: Mapping[str, tuple[Any, ...]]) -> None:
+def load(repo: Repository, states: State) -> None:
     for url, state in states.items():
         repo.run(lambda t, url=url, state=state: become(t, url, state))
 
 
-def check(repo: Repository, states: Mapping[str, tuple[Any, ...]]) -> None:
+def check(repo: Repository, states: State) -> None:
     work(repo)
     assert found(repo) == expected(states)
     now = repo.snapshot()
@@ -215,6 +204,13 @@ def check(repo: Repository, states: Mapping[str, tuple[Any, ...]]) -> None:
         if tables.resolved in row and row[tables.resolved]["kind"] == "redirect"
     }
     assert resolved == ends(states)
+
+
+def change(repo: Repository, states: State, changes: State) -> None:
+    """Let some pages become this, and compare all."""
+    states |= changes
+    load(repo, changes)
+    check(repo, states)
 
 
 # --- Any order ----------------------------------------------------------------------------
@@ -236,7 +232,7 @@ def test_whatever_pages_become_in_whatever_order_clusters_are_the_components(
     reads_ahead: bool, steps: list[tuple[str, tuple[Any, ...], bool]]
 ) -> None:
     with open_memory(reads_ahead=reads_ahead) as repo:
-        known: dict[str, tuple[Any, ...]] = {}
+        known: State = {}
         for url, state, at_once in steps:
             if state[-1] == url:
                 continue  # A page that names itself names nobody: the parser has seen to that.
@@ -252,16 +248,10 @@ def test_a_canonical_page_that_becomes_a_redirect_to_nowhere_takes_its_redirects
     end, middle, gone = SITE[:3]
     for _ in range(30):
         with open_memory(reads_ahead=True) as repo:
-            known: dict[str, tuple[Any, ...]] = {
-                end: ("live", 1, None),
-                middle: ("live", None, end),
-                ELSEWHERE: ("redirect", middle),
-            }
-            load(repo, known)
-            check(repo, known)
-            known[middle] = ("redirect", gone)
-            load(repo, {middle: known[middle]})
-            check(repo, known)
+            known: State = {}
+            live: State = {end: ("live", 1, None), middle: ("live", None, end)}
+            change(repo, known, live | {ELSEWHERE: ("redirect", middle)})
+            change(repo, known, {middle: ("redirect", gone)})
 
 
 def test_a_text_near_two_others_joins_them_if_it_leads_them_and_parts_them_when_it_goes(
@@ -269,28 +259,20 @@ def test_a_text_near_two_others_joins_them_if_it_leads_them_and_parts_them_when_
 ) -> None:
     one, between, other = SITE[:3]
     first = next(n for n in (1, 2) if key_of(n) < min(key_of(n - 1), key_of(n + 1)))
-    states = {one: ("live", first - 1, None), other: ("live", first + 1, None)}
-    load(repo, states)
-    check(repo, states)
+    states: State = {}
+    change(repo, states, {one: ("live", first - 1, None), other: ("live", first + 1, None)})
     assert len(found(repo)) == 2
-    states[between] = ("live", first, None)
-    load(repo, states)
-    check(repo, states)
+    change(repo, states, {between: ("live", first, None)})
     assert len(found(repo)) == 1
-    states[between] = ("live", FAR, None)
-    load(repo, states)
-    check(repo, states)
+    change(repo, states, {between: ("live", FAR, None)})
     assert found(repo) == {frozenset({one}), frozenset({other}), frozenset({between})}
 
 
 def test_texts_at_the_ends_of_a_chain_of_small_edits_are_in_clusters_of_their_own(
     repo: Repository,
 ) -> None:
-    states: dict[str, tuple[Any, ...]] = {
-        url: ("live", number, None) for number, url in enumerate(SITE[:4])
-    }
-    load(repo, states)
-    check(repo, states)
+    states: State = {url: ("live", number, None) for number, url in enumerate(SITE[:4])}
+    change(repo, states, states)
     clusters = found(repo)
     assert 1 < len(clusters) < 4
     for cluster in clusters:
@@ -301,37 +283,21 @@ def test_texts_at_the_ends_of_a_chain_of_small_edits_are_in_clusters_of_their_ow
 def test_a_chain_of_redirects_settles_from_its_end_whatever_came_first(repo: Repository) -> None:
     last = "https://example.org/end"
     hops = [f"https://example.org/{n:02}" for n in range(MAX_HOPS + 3)]
-    states: dict[str, tuple[Any, ...]] = {
-        url: ("redirect", following) for url, following in zip(hops, [*hops[1:], last], strict=True)
-    }
-    load(repo, states)
-    check(repo, states)
-    states[last] = ("live", FAR, None)
-    load(repo, {last: states[last]})
-    check(repo, states)
+    states: State = {url: ("redirect", to) for url, to in itertools.pairwise([*hops, last])}
+    change(repo, states, states)
+    change(repo, states, {last: ("live", FAR, None)})
     # The first ones are too far away.
     assert set(ends(states)) == set(hops[2:])
-    states[last] = ("redirect", hops[5])
-    load(repo, {last: states[last]})
-    check(repo, states)
+    change(repo, states, {last: ("redirect", hops[5])})
     assert ends(states) == {}
 
 
-def test_a_page_that_names_a_canonical_one_leaves_when_that_names_another(
-    repo: Repository,
-) -> None:
+def test_a_page_that_names_a_canonical_one_leaves_when_that_names_another(repo: Repository) -> None:
     copy, page, other = SITE[:3]
-    states: dict[str, tuple[Any, ...]] = {
-        copy: ("live", None, page),
-        page: ("live", FAR, None),
-        other: ("live", 0, None),
-    }
-    load(repo, states)
-    check(repo, states)
+    states: State = {copy: ("live", None, page), page: ("live", FAR, None)}
+    change(repo, states, states | {other: ("live", 0, None)})
     assert frozenset({copy, page}) in found(repo)
-    states[page] = ("live", FAR, other)
-    load(repo, {page: states[page]})
-    check(repo, states)
+    change(repo, states, {page: ("live", FAR, other)})
     assert frozenset({page, other}) in found(repo) and frozenset({copy}) in found(repo)
 
 
@@ -362,16 +328,12 @@ def test_two_joins_with_a_key_in_common_that_see_none_of_each_other_do_not_both_
 
 
 def test_a_join_does_not_commit_beside_a_split_or_a_merge_of_its_cluster(repo: Repository) -> None:
-    one, between, other, late = SITE[:4]
-    states: dict[str, tuple[Any, ...]] = {
-        one: ("live", 0, None),
-        between: ("live", 1, None),
-        other: ("live", 2, None),
-    }
-    load(repo, states)
-    check(repo, states)
-    states |= {between: ("gone",), late: ("live", 2, None)}
-    load(repo, {between: states[between], late: states[late]})
+    between, late = SITE[1], SITE[3]
+    states: State = {url: ("live", number, None) for number, url in enumerate(SITE[:3])}
+    change(repo, states, states)
+    changes: State = {between: ("gone",), late: ("live", 2, None)}
+    states |= changes
+    load(repo, changes)
     split, joining = repo.transaction(), repo.transaction()
     join.function(split, page_row(between))
     join.function(joining, page_row(late))
@@ -381,9 +343,7 @@ def test_a_join_does_not_commit_beside_a_split_or_a_merge_of_its_cluster(repo: R
     check(repo, states)
 
 
-def test_a_text_that_gets_another_leader_conflicts_with_one_that_joins_it(
-    repo: Repository,
-) -> None:
+def test_a_text_that_gets_another_leader_conflicts_with_one_that_joins_it(repo: Repository) -> None:
     # Of three in a chain the middle one is last in order, and is led by the first of the two
     # others. That one goes while a text that is near to the middle one alone comes.
     middle = next(
@@ -393,14 +353,9 @@ def test_a_text_that_gets_another_leader_conflicts_with_one_that_joins_it(
         and key_of(n) > key_of(n - 1) < key_of(n + 1)
         and key_of(n) > key_of(n + 1)
     )
-    states: dict[str, tuple[Any, ...]] = {
-        SITE[0]: ("live", middle - 1, None),
-        SITE[1]: ("live", middle, None),
-    }
-    load(repo, states)
+    load(repo, {SITE[0]: ("live", middle - 1, None), SITE[1]: ("live", middle, None)})
     work(repo)
-    later = {SITE[0]: ("gone",), SITE[2]: ("live", middle + 1, None)}
-    load(repo, later)
+    load(repo, {SITE[0]: ("gone",), SITE[2]: ("live", middle + 1, None)})
     Worker(repo, [resolve, follow], threads=1).run_until_idle()
     going, coming = repo.transaction(), repo.transaction()
     join.function(going, page_row(SITE[0]))
@@ -415,7 +370,7 @@ def test_pages_that_change_while_workers_run_end_in_the_components(tmp_path: Pat
     rng = random.Random(4)
     with percola.open(tmp_path / "repo", schema=tables.SCHEMA) as repo:
         worker = Worker(repo, CHAIN, threads=4, first_wait=0.001)
-        known: dict[str, tuple[Any, ...]] = {}
+        known: State = {}
         urls = [f"https://example.org/{n}" for n in range(40)]
         shares = [urls[part::4] for part in range(4)]
         lock = threading.Lock()
@@ -456,17 +411,13 @@ def test_a_partition_is_sorted_by_size_and_looks_at_nobody_else() -> None:
     def member(url: str, leader: str, target: str | None = None) -> dict[str, Any]:
         return {"url": url, "content": f"of {url}", "leader": leader, "target": target}
 
-    members = {
-        page_id(one["url"]): one
-        for one in [
-            member(SITE[0], "one"),
-            member(SITE[1], "one"),
-            member(SITE[2], "another", target=SITE[0]),
-            member(SITE[3], "third"),
-            member(SITE[4], "third"),
-            member(SITE[5], "fourth", target=ELSEWHERE),
-        ]
-    }
+    every = [
+        *(member(SITE[0], "one"), member(SITE[1], "one")),
+        member(SITE[2], "another", target=SITE[0]),
+        *(member(SITE[3], "third"), member(SITE[4], "third")),
+        member(SITE[5], "fourth", target=ELSEWHERE),
+    ]
+    members = {page_id(one["url"]): one for one in every}
     parts = [sorted(members[page]["url"] for page in part) for part in partition(members)]
     assert parts == [SITE[:3], SITE[3:5], [SITE[5]]]
     assert partition({}) == []

@@ -6,7 +6,7 @@ import random
 from typing import Any
 
 import pytest
-from test_clustering import FAR, TEXTS, become, check, found, load, open_memory
+from test_clustering import FAR, TEXTS, State, become, change, check, found, load, open_memory
 
 from percola import Repository, Worker
 from webindex.observers.clustering import join
@@ -29,7 +29,7 @@ def test_runs_of_one_batch_that_share_a_timestamp_end_in_the_components(seed: in
     rng = random.Random(seed)
     for _ in range(25):
         with open_memory(reads_ahead=False) as repo:
-            known: dict[str, tuple[Any, ...]] = {}
+            known: State = {}
             for changed in (MANY, *(rng.sample(MANY, rng.randint(2, 6)) for _ in range(3))):
                 now = {url: any_state(rng, url) for url in changed}
                 known |= now
@@ -46,14 +46,14 @@ def test_two_pages_that_leave_a_cluster_in_one_batch_leave_two_clusters(repo: Re
     # apart again: twice a cluster begins, and both begin with the same page.
     urls = sorted(MANY, key=page_id)
     alone, pair, cut, hub, rest = urls[0], urls[1:3], urls[3], urls[4], urls[5:]
-    states: dict[str, tuple[Any, ...]] = dict.fromkeys(rest, ("live", FAR, None))
+    states: State = dict.fromkeys(rest, ("live", FAR, None))
     states |= dict.fromkeys(pair, ("live", 0, hub))
     states |= {alone: ("live", None, hub), hub: ("live", None, None), cut: ("live", FAR, hub)}
-    load(repo, states)
-    check(repo, states)
+    change(repo, states, states)
     assert len(found(repo)) == 1
-    states |= {cut: ("gone",), hub: ("gone",)}
-    load(repo, {cut: ("gone",), hub: ("gone",)})
+    changes: State = {cut: ("gone",), hub: ("gone",)}
+    states |= changes
+    load(repo, changes)
     Worker(repo, [resolve, follow], threads=1).run_until_idle()
     with repo.transaction() as t:
         for url in (cut, hub):

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urljoin
 
 import pytest
-from fake_debs import SQLITE, contents, deb, prose, quiet
+from fake_debs import SQLITE, contents, deb, prose, quiet, two_packages
 from warc_files import captures, rejections, revisits
 from warcio.archiveiterator import ArchiveIterator
 
@@ -33,12 +33,28 @@ ONLY_NEW = "https://www.postgresql.org/docs/15/new.html"
 ONLY_OLD = "https://www.postgresql.org/docs/15/old.html"
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
+    """A corpus with everything in it, and its manifest; tests only read it."""
+    folder = tmp_path_factory.mktemp("made")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(folder))
+        cache = two_packages(folder / "cache")
+        build(folder / "corpus", Wanted(recrawl=True), cache=cache, step=quiet)
+    return folder / "corpus", json.loads((folder / "corpus" / "manifest.json").read_text())
+
+
 @pytest.fixture
-def made(tmp_path: Path, cache: Path) -> tuple[Path, dict[str, Any]]:
-    """A corpus with everything in it, and its manifest."""
-    folder = tmp_path / "corpus"
-    build(folder, Wanted(recrawl=True), cache=cache, step=quiet)
-    return folder, json.loads((folder / "manifest.json").read_text())
+def truth(made: tuple[Path, dict[str, Any]]) -> dict[str, Any]:
+    """What the manifest says is so in the crawl."""
+    found: dict[str, Any] = made[1]["truth"]
+    return found
+
+
+@pytest.fixture
+def crawl(made: tuple[Path, dict[str, Any]]) -> dict[str, Capture]:
+    """Its first crawl."""
+    return read(made[0], "crawl")
 
 
 def read(folder: Path, name: str) -> dict[str, Capture]:
@@ -96,9 +112,8 @@ def test_records_carry_digests_that_hold_and_refer_to_their_file(
                 else:
                     assert record.rec_headers["WARC-Warcinfo-ID"] == info
                 if record.rec_type == "revisit":
-                    assert (
-                        record.rec_headers["WARC-Refers-To-Date"] < record.rec_headers["WARC-Date"]
-                    )
+                    headers = record.rec_headers
+                    assert headers["WARC-Refers-To-Date"] < headers["WARC-Date"]
     assert kinds["request"] == kinds["response"] + kinds["revisit"]
     assert kinds["revisit"] > 20
 
@@ -132,10 +147,9 @@ def test_a_sample_takes_its_share_of_every_package(tmp_path: Path, cache: Path) 
 # --- the truth ----------------------------------------------------------------------------
 
 
-def test_redirects_lead_where_the_truth_says(made: tuple[Path, dict[str, Any]]) -> None:
-    folder, manifest = made
-    crawl = read(folder, "crawl")
-
+def test_redirects_lead_where_the_truth_says(
+    crawl: dict[str, Capture], truth: dict[str, Any]
+) -> None:
     def end(url: str) -> tuple[str | None, int]:
         for hops in range(BEYOND + 2):
             one = crawl[url]
@@ -147,7 +161,7 @@ def test_redirects_lead_where_the_truth_says(made: tuple[Path, dict[str, Any]]) 
         return None, BEYOND + 2
 
     kinds: Counter[str] = Counter()
-    for line in manifest["truth"]["redirects"]:
+    for line in truth["redirects"]:
         kinds[line["kind"]] += 1
         reached, hops = end(line["url"])
         assert reached == line["end"], line
@@ -158,11 +172,11 @@ def test_redirects_lead_where_the_truth_says(made: tuple[Path, dict[str, Any]]) 
     assert crawl["https://www.sqlite.org/"].status == 200
 
 
-def test_mirrors_are_the_copies_that_the_truth_says(made: tuple[Path, dict[str, Any]]) -> None:
-    folder, manifest = made
-    crawl = read(folder, "crawl")
+def test_mirrors_are_the_copies_that_the_truth_says(
+    crawl: dict[str, Capture], truth: dict[str, Any]
+) -> None:
     seen = set()
-    for line in manifest["truth"]["mirrors"]:
+    for line in truth["mirrors"]:
         copy, original = parsed(crawl[line["url"]]), parsed(crawl[line["of"]])
         seen.add(line["kind"])
         assert (copy.canonical == line["of"]) == (line["kind"] == "canonical")
@@ -172,20 +186,18 @@ def test_mirrors_are_the_copies_that_the_truth_says(made: tuple[Path, dict[str, 
             near = copy.heading == original.heading and copy.sketch.is_near(original.sketch)
             assert near == line["near"]
     assert seen == {"copy", "canonical", "near"}
-    for line in manifest["truth"]["printable"]:
+    for line in truth["printable"]:
         copy, original = parsed(crawl[line["url"]]), parsed(crawl[line["canonical"]])
         assert copy.canonical == original.url and copy.text_hash != original.text_hash
 
 
 def test_noindex_pages_and_links_to_other_hosts_are_there(
-    made: tuple[Path, dict[str, Any]],
+    made: tuple[Path, dict[str, Any]], crawl: dict[str, Capture], truth: dict[str, Any]
 ) -> None:
-    folder, manifest = made
-    crawl = read(folder, "crawl")
     marked = {one.url for one in crawl.values() if one.status == 200 and parsed(one).noindex}
-    assert marked == {line["url"] for line in manifest["truth"]["noindex"]} != set()
+    assert marked == {line["url"] for line in truth["noindex"]} != set()
     linking = [one for one in crawl.values() if b"See also elsewhere" in one.body]
-    assert len(linking) >= manifest["counts"]["files with links to other hosts"] > 0
+    assert len(linking) >= made[1]["counts"]["files with links to other hosts"] > 0
     for one in linking:
         hosts = {link.url.split("/")[2] for link in parsed(one).links}
         assert len(hosts) > 1, one.url
@@ -211,8 +223,7 @@ def test_copies_of_a_page_have_its_links_and_robots_are_told_in_either_way(
         assert ("x-robots-tag" in crawl[url].headers) == (way == "header")
 
 
-def test_an_alias_has_the_text_of_its_page(made: tuple[Path, dict[str, Any]]) -> None:
-    crawl = read(made[0], "crawl")
+def test_an_alias_has_the_text_of_its_page(crawl: dict[str, Capture]) -> None:
     at = "https://www.postgresql.org/docs/15/"
     assert crawl[f"{at}alias.html"].body == crawl[f"{at}p3.html"].body
 
@@ -231,13 +242,8 @@ def test_a_newer_version_is_a_real_recrawl(made: tuple[Path, dict[str, Any]]) ->
     assert max(one.date for one in before.values()) < min(one.date for one in after.values())
     [package] = [one for one in manifest["packages"] if one["name"] == "postgresql-doc-15"]
     assert (package["version"], package["recrawl_version"]) == ("15.9-1", "15.10-1")
-    assert package["recrawl"] == {
-        "pages": 32,
-        "same bytes": 29,
-        "other text": 1,
-        "new": 1,
-        "gone": 1,
-    }
+    differs = {"other text": 1, "new": 1, "gone": 1}
+    assert package["recrawl"] == {"pages": 32, "same bytes": 29, **differs}
 
 
 def test_made_up_changes_are_in_files_that_say_so(made: tuple[Path, dict[str, Any]]) -> None:
@@ -312,11 +318,8 @@ def test_what_pages_show_is_crawled_and_of_each_package_one_stylesheet_changes(
 
 def test_without_being_asked_only_removals_are_made_up(tmp_path: Path, cache: Path) -> None:
     manifest = build(tmp_path / "corpus", Wanted(), cache=cache, step=quiet)
-    assert {one.status for one in read(tmp_path / "corpus", "seeded-recrawl").values()} == {
-        301,
-        404,
-        410,
-    }
+    seeded = read(tmp_path / "corpus", "seeded-recrawl")
+    assert {one.status for one in seeded.values()} == {301, 404, 410}
     [said] = [one for one in manifest["not_to_be_had"] if "No real recrawl" in one]
     assert "sqlite3-doc" in said and "postgresql-doc-15" not in said
 

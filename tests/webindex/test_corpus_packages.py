@@ -47,6 +47,15 @@ def test_versions_that_differ_in_spelling_only_are_equal() -> None:
 
 # --- getting packages ---------------------------------------------------------------------
 
+OFFER = "sqlite3-doc | 3.1-1 | somewhere bookworm/main amd64 Packages\n"
+
+
+def looked_up(cache: Path) -> Apt:
+    """What apt says of the package, beside what is in a folder."""
+    apt = Apt(cache)
+    apt.look_up(["sqlite3-doc"])
+    return apt
+
 
 def test_apt_and_the_cache_together_tell_the_versions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -58,18 +67,15 @@ def test_apt_and_the_cache_together_tell_the_versions(
     )
     monkeypatch.setenv("PATH", fake_apt(tmp_path / "bin", offers, tmp_path))
     deb(tmp_path / "cache", "sqlite3-doc", "1:3.1-1", {})
-    apt = Apt(tmp_path / "cache")
-    apt.look_up(["sqlite3-doc"])
+    apt = looked_up(tmp_path / "cache")
     assert apt.trouble is None
     assert apt.versions("sqlite3-doc") == ["1:3.1-1", "3.40.1-10", "3.40.1-2"]
 
 
 def test_a_package_is_downloaded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    offers = "sqlite3-doc | 3.1-1 | somewhere bookworm/main amd64 Packages\n"
-    monkeypatch.setenv("PATH", fake_apt(tmp_path / "bin", offers, tmp_path / "mirror"))
+    monkeypatch.setenv("PATH", fake_apt(tmp_path / "bin", OFFER, tmp_path / "mirror"))
     original = deb(tmp_path / "mirror", "sqlite3-doc", "3.1-1", {f"{SITE}/a.html": prose("a")})
-    apt = Apt(tmp_path / "cache")
-    apt.look_up(["sqlite3-doc"])
+    apt = looked_up(tmp_path / "cache")
     got = apt.get("sqlite3-doc", "3.1-1")
     assert got.parent == tmp_path / "cache" and got.read_bytes() == original.read_bytes()
     original.unlink()
@@ -80,10 +86,8 @@ def test_a_package_is_downloaded_once(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_version_that_has_vanished_is_named_in_apts_own_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    offers = "sqlite3-doc | 3.1-1 | somewhere bookworm/main amd64 Packages\n"
-    monkeypatch.setenv("PATH", fake_apt(tmp_path / "bin", offers, tmp_path))
-    apt = Apt(tmp_path / "cache")
-    apt.look_up(["sqlite3-doc"])
+    monkeypatch.setenv("PATH", fake_apt(tmp_path / "bin", OFFER, tmp_path))
+    apt = looked_up(tmp_path / "cache")
     with pytest.raises(UnavailableError, match=r"Version '3\.1-1' for 'sqlite3-doc' was not found"):
         apt.get("sqlite3-doc", "3.1-1")
     assert list((tmp_path / "cache").iterdir()) == []
@@ -93,8 +97,7 @@ def test_empty_lists_of_apt_are_told_with_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", fake_apt(tmp_path / "bin", "", tmp_path))
-    apt = Apt(tmp_path / "cache")
-    apt.look_up(["sqlite3-doc"])
+    apt = looked_up(tmp_path / "cache")
     assert apt.trouble is not None and "apt-get update" in apt.trouble
 
 
@@ -102,8 +105,7 @@ def test_a_machine_without_apt_is_told_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    apt = Apt(tmp_path / "cache")
-    apt.look_up(["sqlite3-doc"])
+    apt = looked_up(tmp_path / "cache")
     with pytest.raises(UnavailableError, match=r"no apt-get here.*\.deb files into"):
         apt.get("sqlite3-doc", "1.0-1")
 
@@ -111,10 +113,8 @@ def test_a_machine_without_apt_is_told_what_to_do(
 def test_an_unknown_package_is_refused_with_those_that_are_known() -> None:
     with pytest.raises(CorpusError, match=r"No package nonsense is known.*sqlite3-doc"):
         named("sqlite3-doc,nonsense")
-    assert [one.name for one in named("python3.11-doc, sqlite3-doc")] == [
-        "sqlite3-doc",
-        "python3.11-doc",
-    ]
+    both = named("python3.11-doc, sqlite3-doc")
+    assert [one.name for one in both] == ["sqlite3-doc", "python3.11-doc"]
     assert len(named("all")) == len(PACKAGES) > len(named(None)) == len(named("usual"))
 
 
@@ -155,9 +155,7 @@ def test_links_are_followed_to_documents_and_through_folders(tmp_path: Path) -> 
     assert found.follow("usr/round.html") is None
 
 
-def test_a_hostile_path_in_a_package_writes_nothing_outside_the_spool_file(
-    tmp_path: Path,
-) -> None:
+def test_a_hostile_path_in_a_package_writes_nothing_outside_the_spool_file(tmp_path: Path) -> None:
     package = deb(
         tmp_path / "in", "x", "1", {"../../../escaped.html": b"<p>", "/root.html": b"<p>"}
     )
@@ -257,10 +255,8 @@ def test_quotas_add_up_and_leave_no_package_out(total: int) -> None:
 
 
 def test_the_same_seed_chooses_the_same_pages_front_page_first() -> None:
-    urls = sorted(f"https://a.example/docs/{n:03}.html" for n in range(200))
-    urls = sorted(
-        [*urls, "https://a.example/docs/index.html", "https://a.example/docs/x/index.html"]
-    )
+    names = [*(f"{n:03}.html" for n in range(200)), "index.html", "x/index.html"]
+    urls = sorted(f"https://a.example/docs/{name}" for name in names)
     chosen = choose(urls, 41, 7)
     assert len(chosen) == 41 and chosen == choose(urls, 41, 7)
     assert "https://a.example/docs/index.html" in chosen

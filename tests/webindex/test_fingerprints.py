@@ -91,18 +91,16 @@ def test_a_changed_word_of_prose_in_a_long_real_page_is_a_near_duplicate(pages: 
     assert seen > 50
 
 
-def test_pages_of_one_template_that_repeat_names_of_their_own_are_no_near_duplicates() -> None:
-    one = sketched(article("TeaPot pours", "see TeaPot"))
-    other = sketched(article("TeaCup pours", "see TeaCup"))
+@pytest.mark.parametrize(
+    ("mine", "its"), [("kettle", "teacup"), ("TeaPot", "TeaCup")], ids=["words", "names"]
+)
+def test_pages_that_each_repeat_a_word_of_their_own_are_no_near_duplicates(
+    mine: str, its: str
+) -> None:
+    one = sketched(article(f"{mine} pours", f"see {mine}"))
+    other = sketched(article(f"{its} pours", f"see {its}"))
     assert not one.is_near(other) and not other.is_near(one)
-    assert one.is_near(sketched(article("TeaPot pours", "see TeaPot", "and water")))
-
-
-def test_pages_that_each_repeat_a_word_of_their_own_are_no_near_duplicates() -> None:
-    one = sketched(article("kettle pours", "see kettle"))
-    other = sketched(article("teacup pours", "see teacup"))
-    assert not one.is_near(other) and not other.is_near(one)
-    assert one.is_near(sketched(article("kettle pours", "see kettle", "and water")))
+    assert one.is_near(sketched(article(f"{mine} pours", f"see {mine}", "and water")))
 
 
 def test_pages_with_other_main_headings_are_no_near_duplicates() -> None:

@@ -62,19 +62,16 @@ def test_all_and_those_of_a_host_come_in_order_and_captured_ones_are_missing(cha
     for limit in (1, 10, 300):
         assert frontier(chain.repo, limit=limit) == found[:limit]
     name = host(found[0].url)
-    assert frontier(chain.repo, host=name, limit=10_000) == [
-        one for one in found if host(one.url) == name
-    ]
+    of_host = [one for one in found if host(one.url) == name]
+    assert frontier(chain.repo, host=name, limit=10_000) == of_host
 
 
 def test_a_url_leaves_when_it_is_loaded_and_returns_when_it_is_erased(empty: Chain) -> None:
     a, b, c = (f"https://{one}.example/" for one in "abc")
     empty.process([linking(a, b, c), linking(c, b)])
     assert frontier(empty.repo) == [listing.Uncaptured(b, 2, None, [f"to {b[-1]}"])]
-    assert (
-        "It is in the frontier, to be crawled: 2 links vouch for it."
-        in tell(empty.repo, empty.index, b).reasons
-    )
+    said = "It is in the frontier, to be crawled: 2 links vouch for it."
+    assert said in tell(empty.repo, empty.index, b).reasons
 
     empty.load([linking(b)])
     assert listed(empty.repo) == []  # in the transaction of the load
@@ -111,9 +108,8 @@ def test_what_is_blocked_is_never_listed_and_what_is_unblocked_at_once(
         remove(empty.repo, empty.index, [scope], block=True)
         left = [url for url in urls if not any(one.covers(url) for one in scopes[:number])]
         assert listed(empty.repo) == sorted(left)
-        assert listed(empty.repo, host="in.example") == sorted(
-            url for url in left if host(url) == "in.example"
-        )
+        of_host = [url for url in left if host(url) == "in.example"]
+        assert listed(empty.repo, host="in.example") == sorted(of_host)
     assert "frontier" not in " ".join(tell(empty.repo, empty.index, urls[0]).reasons)
     unblock(empty.repo, scopes)
     assert listed(empty.repo) == sorted(urls)

@@ -345,7 +345,7 @@ def test_of_the_texts_of_each_url_of_a_document_the_most_frequent_count(empty: C
         empty.load([linking(f"y{n}", second, "Egrets", "Own") for n in range(3)])
         empty.verify([linking(f"z{n}", first, "Inside") for n in range(2)])
     document = empty.document(first)
-    assert document is not None and document["inlinks"] == 8
+    assert document["inlinks"] == 8
     assert document["anchors"] == [["Egrets", 3], ["Herons", 3], ["Own", 2], ["Inside", 1]]
 
 

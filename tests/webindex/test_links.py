@@ -83,14 +83,8 @@ def test_rel_values_are_told_apart() -> None:
         <a href=4 rel=sponsored>d</a> <a href=5 rel="ugc nofollow">e</a> <a href=6 rel=next>f</a>
         """
     )
-    assert [link.rel for link in found] == [
-        "follow",
-        "nofollow",
-        "ugc",
-        "sponsored",
-        "nofollow",
-        "follow",
-    ]
+    rels = [link.rel for link in found]
+    assert rels == ["follow", "nofollow", "ugc", "sponsored", "nofollow", "follow"]
 
 
 def test_one_plain_link_outweighs_marked_ones() -> None:

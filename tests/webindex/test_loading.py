@@ -14,7 +14,7 @@ import pytest
 from from_scratch import newness
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from plain_captures import bare, revisit
+from plain_captures import bare, in_groups, revisit
 
 import percola
 from percola import Repository, Worker, observer
@@ -229,13 +229,9 @@ _failed = st.builds(lambda at: captured(at, "", status=503), st.integers(0, 9))
 
 
 def load_in_groups(records: Sequence[Capture | Revisit], seed: int) -> dict[str, Any]:
-    order = random.Random(seed)
-    shuffled = order.sample(records, len(records))
     with percola.open("memory:", schema=tables.SCHEMA) as repo:
-        while shuffled:
-            size = order.randint(1, 4)
-            load(repo, *shuffled[:size])
-            shuffled = shuffled[size:]
+        for group in in_groups(records, random.Random(seed)):
+            load(repo, *group)
         return there(repo)
 
 

@@ -187,7 +187,7 @@ def test_links_to_a_duplicate_count_for_its_canonical_page(empty: Chain) -> None
         ]
     )
     document = empty.document(long)
-    assert document is not None and document["url"] == short
+    assert document["url"] == short
     assert document["duplicates"] == [long]
     assert document["inlinks"] == 2
     assert document["anchors"] == [["Pelicans", 2]]
@@ -260,9 +260,7 @@ def test_pages_of_one_text_that_are_loaded_at_once_end_in_one_cluster(empty: Cha
     assert empty.index.count() == 1
 
 
-def test_a_slow_assembly_cannot_overwrite_a_faster_one_that_found_nothing_new(
-    empty: Chain,
-) -> None:
+def test_a_slow_assembly_cannot_overwrite_a_faster_one_that_found_nothing_new(empty: Chain) -> None:
     target, source = "https://example.org/target", "https://example.org/source"
     with_link = f'{WORDS} source <a href="{target}">Cormorants</a>'
 
@@ -272,9 +270,7 @@ def test_a_slow_assembly_cannot_overwrite_a_faster_one_that_found_nothing_new(
             empty.repo.run(lambda t, one=one: one(t, page_row(source)))
 
     empty.process([page(target, WORDS), page(source, f"{WORDS} source")])
-    joined = empty.repo.snapshot().get(tables.joined, page_row(target))
-    assert joined is not None
-    cluster = joined["cluster"]
+    cluster = empty.cluster(target)
     change_links(with_link, 60)
     slow = empty.repo.transaction()
     assemble(slow, cluster)
@@ -285,9 +281,7 @@ def test_a_slow_assembly_cannot_overwrite_a_faster_one_that_found_nothing_new(
     empty.verify()
 
 
-def test_a_count_does_not_commit_beside_a_move_of_its_page_to_another_cluster(
-    empty: Chain,
-) -> None:
+def test_a_count_does_not_commit_beside_a_move_of_its_page_to_another_cluster(empty: Chain) -> None:
     target, source = "https://example.org/target", "https://example.org/source"
     empty.load([page(target, f"{WORDS} alone"), page(source, f'{WORDS} s <a href="{target}">x')])
     for one in (parse_page, join):

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-import percola
 from percola import Repository, Worker
 from webindex import tables
 from webindex.batch.idle import judge_rest
@@ -15,18 +14,9 @@ from webindex.cli.reindex import reindex
 from webindex.observers import export as exporting
 from webindex.serving import IndexUnavailableError, RefusedDocumentsError, ServingDocument
 
-SHOWN = {
-    "epoch": 1,
-    "url": "https://example.org/",
-    "title": "",
-    "text": "",
-    "language": None,
-    "anchors": [],
-    "duplicates": [],
-    "inlinks": 0,
-    "rank": 0.0,
-    "aliases": [],
-}
+NOTHING: dict[str, Any] = {"title": "", "text": "", "language": None, "inlinks": 0, "rank": 0.0}
+SHOWN = NOTHING | {"epoch": 1, "url": "https://example.org/"}
+SHOWN |= {name: [] for name in ("anchors", "duplicates", "aliases")}
 
 
 class Index:
@@ -53,9 +43,8 @@ class Index:
 
 
 @pytest.fixture
-def repo(monkeypatch: pytest.MonkeyPatch) -> Repository:
+def repo(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> Repository:
     monkeypatch.setattr(exporting, "LONGEST_WAIT", 0.001)
-    repo = percola.open("memory:", schema=tables.SCHEMA)
     with repo.transaction() as t:
         for cluster in ("a", "b"):
             t.set(tables.document, cluster, SHOWN)
@@ -64,9 +53,8 @@ def repo(monkeypatch: pytest.MonkeyPatch) -> Repository:
 
 
 def export(repo: Repository, index: Any) -> None:
-    Worker(
-        repo, [exporting.export_to(index)], threads=1, attempts=2, retention=None
-    ).run_until_idle()
+    exporter = exporting.export_to(index)
+    Worker(repo, [exporter], threads=1, attempts=2, retention=None).run_until_idle()
 
 
 def test_an_index_that_is_away_is_waited_for_without_dead_letters(repo: Repository) -> None:

@@ -182,9 +182,8 @@ def test_real_pages_that_are_cut_or_damaged_are_still_read(captures: dict[str, C
 def test_the_title_is_cleaned_and_has_substitutes() -> None:
     assert read("<title> a\n\tb &#0;&amp; c </title>").title.split() == ["a", "b", "\ufffd&", "c"]
     assert read("", "<title>late</title><h1>heading</h1>").title == "late"
-    assert read("", "<svg><title>icon</title></svg><h1>The <i>heading</i></h1>").title == (
-        "The heading"
-    )
+    heading = "<svg><title>icon</title></svg><h1>The <i>heading</i></h1>"
+    assert read("", heading).title == "The heading"
     assert read("<title> </title>").title == ""
     assert len(read(f"<title>{'x' * 10_000}</title>").title) == MAX_TITLE
 
@@ -277,9 +276,8 @@ def test_without_a_media_type_markup_is_recognised() -> None:
 def test_a_page_needs_a_url_of_its_own() -> None:
     with pytest.raises(BadUrlError, match="not an absolute URL"):
         parse(SHOP.encode(), "/tea", HTML)
-    assert parse(SHOP.encode(), "HTTPS://SHOP.example.org/x#y", HTML).url == (
-        "https://shop.example.org/x"
-    )
+    page = parse(SHOP.encode(), "HTTPS://SHOP.example.org/x#y", HTML)
+    assert page.url == "https://shop.example.org/x"
 
 
 def assert_storable(page: Page) -> None:

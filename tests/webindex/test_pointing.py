@@ -17,7 +17,6 @@ def test_near_duplicates_share_a_document_until_their_texts_part(empty: Chain) -
     first, second = "https://example.org/a", "https://example.org/bb"
     empty.verify([page(first, f"<p>{LONG}"), page(second, f"<p>{LONG} revised")])
     document = empty.document(second)
-    assert document is not None
     assert (document["url"], document["duplicates"]) == (first, [second])
     assert len(empty.found("word7")) == 1
     empty.verify([page(second, f"<p>{WORDS} of another kind", 60)])
@@ -36,7 +35,6 @@ def test_links_to_a_redirect_count_for_the_page_that_it_leads_to(empty: Chain) -
         ]
     )
     document = empty.document(new)
-    assert document is not None
     assert document["aliases"] == [old, older]
     assert (document["inlinks"], document["anchors"]) == (2, [["Herons", 2]])
     assert new in empty.found("Herons")
@@ -44,7 +42,7 @@ def test_links_to_a_redirect_count_for_the_page_that_it_leads_to(empty: Chain) -
     # The way there is cut: what came along it goes as well, and comes back.
     empty.verify([gone(page(old, ""), seconds=120)])
     document = empty.document(new)
-    assert document is not None and (document["aliases"], document["inlinks"]) == ([], 0)
+    assert (document["aliases"], document["inlinks"]) == ([], 0)
     empty.verify([moved(page(old, ""), new, seconds=180)])
 
 
@@ -58,7 +56,7 @@ def test_a_page_with_a_refresh_is_a_redirect(empty: Chain, by: str) -> None:
     empty.verify([said, page(new, f"<p>{WORDS} new")])
     assert empty.found("word7") == [new]
     document = empty.document(new)
-    assert document is not None and document["aliases"] == [old]
+    assert document["aliases"] == [old]
 
 
 def test_a_canonical_page_of_another_domain_is_not_believed(empty: Chain) -> None:
@@ -73,7 +71,7 @@ def test_a_canonical_page_of_another_domain_is_not_believed(empty: Chain) -> Non
     )
     assert sorted(empty.found("word7")) == sorted([mine, theirs])
     document = empty.document(mine)
-    assert document is not None and document["duplicates"] == [sub]
+    assert document["duplicates"] == [sub]
 
 
 def test_the_host_counters_follow_pages_that_come_change_and_go(empty: Chain) -> None:

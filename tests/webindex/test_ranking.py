@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,20 +19,11 @@ from webindex.ranking.pagerank import Ranking
 A, B, C = (f"https://{name}.example/" for name in "abc")
 
 
-def compute(
-    web: Web,
-    *,
-    parts: Sequence[int] = (),
-    blocks: Sequence[int] = (),
-    tolerance: float = 1e-9,
-    most: int = 500,
-) -> tuple[dict[str, float], Ranking, set[tuple[str, str]]]:
-    """Rank a web by the steps that the Spark job takes; cut before these rows and these pages."""
+def compute(web: Web, **options: Any) -> tuple[dict[str, float], Ranking, set[tuple[str, str]]]:
+    """Rank a web by the steps that the Spark job takes, with options of `computed`."""
     with percola.open("memory:", schema=tables.SCHEMA) as repo:
         put(repo, web)
-        read, ranking, joined = computed(
-            repo, parts=parts, blocks=blocks, tolerance=tolerance, most=most
-        )
+        read, ranking, joined = computed(repo, **options)
     urls = {bytes.fromhex(page_id(url)).rstrip(b"\0"): url for url in web.live}
     names = [urls[one] for one in sorted(bytes(one) for part in read for one in part.ids)]
     return (

@@ -42,11 +42,7 @@ def started(repo: Repository) -> int:
 
 
 def delete(repo: Repository, column: Column[str, Any], rows: Sequence[str]) -> None:
-    def run(t: Transaction) -> None:
-        for row in rows:
-            t.delete(column, row)
-
-    repo.run(run)
+    repo.run(lambda t: [t.delete(column, row) for row in rows])
 
 
 def last_timestamp(repo: Repository) -> int:

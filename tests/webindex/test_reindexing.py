@@ -54,9 +54,7 @@ def test_what_is_lost_comes_back_as_it_was_and_once(chain: Chain) -> None:
     chain.check()
 
 
-def test_documents_that_change_or_go_meanwhile_are_exported_as_they_are_then(
-    chain: Chain,
-) -> None:
+def test_documents_that_change_or_go_meanwhile_are_exported_as_they_are_then(chain: Chain) -> None:
     # Entered, and only then removed: the exporter finds no document of that cluster any more.
     reindex(chain.repo)
     [captured] = [one for one in sample() if one.url == CHANGED_URL]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rendered_site import SITE, follow, load_site, made_due, png, rows
@@ -34,6 +36,20 @@ FILES = {
     "red.png": png(255, 0, 0),
     "blue.png": png(0, 0, 255),
 }
+
+
+Due = Callable[..., set[str]]
+
+
+@pytest.fixture
+def due_after(repo: Repository, tmp_path: Path) -> Due:
+    """Loads captures of one day; the rows of the pages that are to be rendered then."""
+
+    def load(files: dict[str, Any], day: int = 1) -> set[str]:
+        load_site(repo, tmp_path, files, day)
+        return made_due(repo)
+
+    return load
 
 
 @pytest.mark.parametrize(
@@ -110,56 +126,40 @@ def test_a_stylesheet_s_references_are_relative_to_itself() -> None:
     ],
 )
 def test_a_change_makes_exactly_the_pages_due_that_use_it(
-    repo: Repository, tmp_path: Path, changed: str, expected: list[str]
+    due_after: Due, changed: str, expected: list[str]
 ) -> None:
     """Directly, through `@import` (here in a circle), a redirect, or a frame."""
-    load_site(repo, tmp_path, FILES)
-    pages = [name for name in FILES if "." not in name]
-    assert made_due(repo) == rows(pages)
+    assert due_after(FILES) == rows(name for name in FILES if "." not in name)
     again = FILES.get(changed, "a{}")
     new = "/* new */" + again if isinstance(again, str) else png(0, 255, 0)
-    load_site(repo, tmp_path, {changed: new}, day=2)
-    assert made_due(repo) == rows(expected)
+    assert due_after({changed: new}, day=2) == rows(expected)
 
 
 def test_the_order_of_loading_does_not_matter(tmp_path: Path) -> None:
     names = ["red", "main.css", "base.css", "deep.css"]
     for order in itertools.permutations(names):
         with percola.open("memory:", schema=tables.SCHEMA) as repo:
-            for name in order:
+            for name in (*order, "blue.png"):
                 load_site(repo, tmp_path, {name: FILES[name]})
-                made_due(repo)
-            load_site(repo, tmp_path, {"blue.png": FILES["blue.png"]})
-            assert made_due(repo) == rows(["red"]), order
+                due = made_due(repo)
+        assert due == rows(["red"]), order
 
 
-def test_what_is_missing_makes_its_pages_due_when_it_arrives(
-    repo: Repository, tmp_path: Path
-) -> None:
-    load_site(repo, tmp_path, {"red": FILES["red"], "plain": FILES["plain"]})
-    made_due(repo)
-    load_site(repo, tmp_path, {"red.png": FILES["red.png"]})
-    assert made_due(repo) == rows(["red"])
-    load_site(repo, tmp_path, {"red.png": None}, day=2)
-    assert made_due(repo) == rows(["red"])
+def test_what_is_missing_makes_its_pages_due_when_it_arrives(due_after: Due) -> None:
+    due_after({"red": FILES["red"], "plain": FILES["plain"]})
+    assert due_after({"red.png": FILES["red.png"]}) == rows(["red"])
+    assert due_after({"red.png": None}, day=2) == rows(["red"])
 
 
-def test_a_resource_that_is_not_used_any_more_makes_nothing_due(
-    repo: Repository, tmp_path: Path
-) -> None:
-    load_site(repo, tmp_path, FILES)
-    made_due(repo)
-    load_site(repo, tmp_path, {"main.css": "a{}", "red": "<p>no image"}, day=2)
-    made_due(repo)
-    load_site(repo, tmp_path, {"red.png": png(1, 2, 3), "deep.css": "b{}"}, day=3)
-    assert made_due(repo) == rows(["moved"])
+def test_a_resource_that_is_not_used_any_more_makes_nothing_due(due_after: Due) -> None:
+    due_after(FILES)
+    due_after({"main.css": "a{}", "red": "<p>no image"}, day=2)
+    assert due_after({"red.png": png(1, 2, 3), "deep.css": "b{}"}, day=3) == rows(["moved"])
 
 
-def test_the_same_again_makes_nothing_due(repo: Repository, tmp_path: Path) -> None:
-    load_site(repo, tmp_path, FILES)
-    made_due(repo)
-    load_site(repo, tmp_path, FILES)
-    assert made_due(repo) == set()
+def test_the_same_again_makes_nothing_due(due_after: Due) -> None:
+    due_after(FILES)
+    assert due_after(FILES) == set()
 
 
 def test_uses_are_what_the_newest_captures_ask_for(repo: Repository, tmp_path: Path) -> None:
@@ -167,11 +167,8 @@ def test_uses_are_what_the_newest_captures_ask_for(repo: Repository, tmp_path: P
     load_site(repo, tmp_path, {"red": "->/plain", "main.css": "c{}"}, day=2)
     follow(repo)
     now = repo.snapshot()
-    found = {
-        (row.key, row[rendering.used_by])
-        for row in now.scan(rendering.uses, columns=[rendering.used_by])
-    }
-    expected = set()
+    uses = now.scan(rendering.uses, columns=[rendering.used_by])
+    expected = {}
     for user, kind, used in [
         ("", "page", "main.css"),
         ("red", "part", "plain"),
@@ -182,20 +179,17 @@ def test_uses_are_what_the_newest_captures_ask_for(repo: Repository, tmp_path: P
         ("deep.css", "part", "blue.png"),
         ("old.css", "part", "base.css"),
     ]:
-        row = f"{page_id(SITE + used)}/{kind}/{page_id(SITE + user)}"
-        expected.add((row, SITE + user))
-    assert found == expected
+        expected[f"{page_id(SITE + used)}/{kind}/{page_id(SITE + user)}"] = SITE + user
+    assert {row.key: row[rendering.used_by] for row in uses} == expected
 
 
 def test_a_stylesheet_of_many_pages_is_spread_in_steps(
-    repo: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch, due_after: Due
 ) -> None:
     pages = {f"page{n}": LINKED.format("main.css") for n in range(25)}
-    load_site(repo, tmp_path, {**pages, "main.css": "a{}"})
-    made_due(repo)
+    due_after({**pages, "main.css": "a{}"})
     monkeypatch.setattr(dependencies, "SPREAD_STEP", 7)
-    load_site(repo, tmp_path, {"main.css": "b{}"}, day=2)
-    assert made_due(repo) == rows(pages)
+    assert due_after({"main.css": "b{}"}, day=2) == rows(pages)
 
 
 class Recorder:
@@ -240,11 +234,10 @@ def test_of_the_pages_of_a_stylesheet_the_highest_ranked_and_most_linked_are_ren
 
 
 def test_a_page_that_begins_to_use_a_resource_while_it_changes_is_due(
-    repo: Repository, tmp_path: Path
+    repo: Repository, tmp_path: Path, due_after: Due
 ) -> None:
     """`reach` has read the uses before the page entered its own: the page is due by itself."""
-    load_site(repo, tmp_path, {"red.png": FILES["red.png"], "plain": "<p>", "red": FILES["red"]})
-    made_due(repo)
+    due_after({"red.png": FILES["red.png"], "plain": "<p>", "red": FILES["red"]})
     load_site(repo, tmp_path, {"red.png": png(9, 9, 9)}, day=2)
     spreading = repo.transaction()
     dependencies.spread.function(spreading, page_id(f"{SITE}red.png"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -131,9 +131,7 @@ def test_a_body_is_stored_once_and_removed_with_its_last_holder(
     repo: Repository, tmp_path: Path
 ) -> None:
     body = b"p { color: red }" * 100
-    crawl = Crawl()
-    for url in (STYLE, COPY):
-        crawl.add(url, body, http=CSS, **dated(1))
+    crawl = Crawl().add(STYLE, body, http=CSS, **dated(1)).add(COPY, body, http=CSS, **dated(1))
     loaded = load(repo, crawl, tmp_path).resources
     assert (loaded.written, loaded.bodies) == (2, 1)
     assert 0 < loaded.stored_bytes < len(body) / 2
@@ -176,20 +174,9 @@ def test_loaders_of_one_body_at_a_time_keep_it_once(tmp_path: Path) -> None:
     urls = [f"https://example.org/{n}.png" for n in range(8)]
     records = [read(Crawl().add(url, b"pixel", http=PNG), tmp_path) for url in urls]
     with percola.open(tmp_path / "repo", schema=tables.SCHEMA) as repo:
-        failed: list[BaseException] = []
-
-        def run(one: list[Any]) -> None:
-            try:
-                load_captures(repo, one, "crawl.warc.gz")
-            except BaseException as error:
-                failed.append(error)
-
-        threads = [threading.Thread(target=run, args=(one,)) for one in records]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert failed == [] and bodies(repo) == [b"pixel"]
+        with ThreadPoolExecutor(len(records)) as threads:
+            list(threads.map(lambda one: load_captures(repo, one, "crawl.warc.gz"), records))
+        assert bodies(repo) == [b"pixel"]
         [row] = repo.snapshot().scan(rendering.bodies)
         assert set(row.family(rendering.holder)) == {page_id(url) for url in urls}
 
@@ -230,9 +217,7 @@ def test_a_repository_keeps_resources_once_it_was_asked_to(repo: Repository) -> 
 def test_the_report_counts_resources() -> None:
     report = LoadReport(files=1, bytes=10, started_ms=0)
     assert "Resources" not in dict(report.rows())
-    report.loaded.resources.written = 2
-    report.loaded.resources.known = 1
-    report.loaded.resources.bodies = 1
-    report.loaded.resources.stored_bytes = 1_500_000
+    found = report.loaded.resources
+    found.written, found.known, found.bodies, found.stored_bytes = 2, 1, 1, 1_500_000
     assert dict(report.rows())["Resources"] == "2 of 3, with 1 new body (1.5 MB)"
     assert report.to_json()["loaded"]["resources"]["bodies"] == 1

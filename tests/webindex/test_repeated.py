@@ -116,9 +116,7 @@ def test_of_a_text_that_would_be_nearly_empty_nothing_is_left_out() -> None:
 
 def test_what_eight_pages_repeat_is_left_out_until_one_of_them_goes(empty: Chain) -> None:
     def shown(number: int) -> object:
-        document = empty.document(PAGES[number])
-        assert document is not None
-        return document["text"]
+        return empty.document(PAGES[number])["text"]
 
     def whole(number: int) -> str:
         return f"{NOTE} {own(number)} {FOOT}"
@@ -184,9 +182,7 @@ def test_whatever_came_and_went_in_whatever_order_the_rest_depends_on_the_pages_
         chain.verify()
 
 
-def test_a_run_that_commits_late_is_put_right_by_the_run_that_it_has_notified(
-    empty: Chain,
-) -> None:
+def test_a_run_that_commits_late_is_put_right_by_the_run_that_it_has_notified(empty: Chain) -> None:
     # Each page is judged by itself and the next one; of these, the first and the third have a note.
     first, new, third, *others = range(5)
     with bounds(2, 2):

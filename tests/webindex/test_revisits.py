@@ -8,15 +8,15 @@ import zlib
 from collections import defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from plain_captures import bare, captured, day, revisit
+from plain_captures import bare, captured, day, in_groups, revisit
 
 import percola
 from percola import JSON, Repository, Table, Worker
@@ -51,6 +51,12 @@ def work(repo: Repository) -> dict[str, int]:
     return {name: int(count) for name, count in runs.items() if count}
 
 
+def process(repo: Repository, *records: Capture | Revisit) -> None:
+    """Load records in one transaction, and work them off."""
+    load(repo, *records)
+    work(repo)
+
+
 def body(repo: Repository, url: str) -> str | None:
     found = repo.snapshot().get(tables.body, page_row(url))
     return None if found is None else zlib.decompress(found).decode().removeprefix("<p>")
@@ -79,8 +85,7 @@ order = pytest.mark.parametrize("late", [False, True], ids=["original first", "o
 
 def loaded_in_order(repo: Repository, late: bool, *records: Capture | Revisit) -> None:
     for one in reversed(records) if late else records:
-        load(repo, one)
-        work(repo)
+        process(repo, one)
 
 
 @by
@@ -113,20 +118,17 @@ def test_a_page_back_at_its_first_version_has_that_text(
     versions = captured(A, 1, "first"), captured(A, 2, "second")
     records = [*versions, revisit(A, 3, *how("first", (A, 1)))]
     for one in random.Random(seed).sample(records, 3):
-        load(repo, one)
-        work(repo)
+        process(repo, one)
     assert body(repo, A) == "first"
     assert load(repo, captured(A, 4, "third")) == Loaded(written=1)
     work(repo)
     assert body(repo, A) == "third"
-    load(repo, captured(A, 2.5, "between"))
-    work(repo)
+    process(repo, captured(A, 2.5, "between"))
     assert body(repo, A) == "third"
 
 
 def test_a_revisit_of_what_is_already_there_causes_no_work(repo: Repository) -> None:
-    load(repo, captured(A, 1, "tea"))
-    work(repo)
+    process(repo, captured(A, 1, "tea"))
     before, pending = capture(repo, A), repo.pending()
     assert load(repo, revisit(A, 2, "tea", (A, 1)), revisit(A, 3, "tea")) == Loaded(unchanged=2)
     assert load(repo, bare(revisit(A, 4, None, (A, 1)))) == Loaded(unchanged=1)
@@ -135,41 +137,35 @@ def test_a_revisit_of_what_is_already_there_causes_no_work(repo: Repository) -> 
 
 def test_a_revisit_without_headers_has_those_of_its_original(repo: Repository) -> None:
     hidden = captured(A, 1, "tea", headers={"content-type": "text/html", "x-robots-tag": "noindex"})
-    load(repo, hidden, bare(revisit(B, 2, "tea")), revisit(C, 2, "tea"))
-    work(repo)
+    process(repo, hidden, bare(revisit(B, 2, "tea")), revisit(C, 2, "tea"))
     assert (capture(repo, B)["robots"], capture(repo, C)["robots"]) == ("noindex", None)
 
 
 def test_a_page_that_now_asks_not_to_be_indexed_is_not_the_same_as_before(repo: Repository) -> None:
     load(repo, captured(A, 1, "tea"))
     headers = {"content-type": "text/html", "x-robots-tag": "noindex"}
-    load(repo, revisit(A, 2, "tea", headers=headers))
-    work(repo)
+    process(repo, revisit(A, 2, "tea", headers=headers))
     assert (capture(repo, A)["robots"], body(repo, A)) == ("noindex", "tea")
 
 
 def test_a_page_that_is_gone_is_back_by_a_revisit(repo: Repository) -> None:
-    load(repo, captured(A, 1, "tea"), gone(A, 2), revisit(A, 3, "tea"))
-    work(repo)
+    process(repo, captured(A, 1, "tea"), gone(A, 2), revisit(A, 3, "tea"))
     assert (capture(repo, A)["status"], body(repo, A)) == (200, "tea")
 
 
 def test_an_error_page_is_not_the_original_of_a_page(repo: Repository) -> None:
-    load(repo, gone(A, 1), revisit(B, 2, "gone"))
-    work(repo)
+    process(repo, gone(A, 1), revisit(B, 2, "gone"))
     assert body(repo, B) is None and unresolved(repo, B) == 1
 
 
 def test_a_digest_decides_against_a_reference_to_something_else(repo: Repository) -> None:
-    load(repo, captured(A, 1, "tea"), captured(C, 1, "milk"), revisit(B, 2, "milk", (A, 1)))
-    work(repo)
+    process(repo, captured(A, 1, "tea"), captured(C, 1, "milk"), revisit(B, 2, "milk", (A, 1)))
     assert body(repo, B) == "milk"
 
 
 def test_a_reference_in_whole_seconds_finds_a_capture_in_milliseconds(repo: Repository) -> None:
     exact = replace(captured(A, 1, "tea"), date=day(1) + timedelta(milliseconds=345))
-    load(repo, exact, revisit(B, 2, None, (A, 1)))
-    work(repo)
+    process(repo, exact, revisit(B, 2, None, (A, 1)))
     assert body(repo, B) == "tea"
 
 
@@ -177,8 +173,7 @@ def test_an_empty_payload_needs_no_original_and_makes_no_row_that_all_share(
     repo: Repository,
 ) -> None:
     load(repo, replace(captured(A, 1, ""), payload_digest=EMPTY, body=b""))
-    load(repo, replace(revisit(B, 1, ""), payload_digest=EMPTY))
-    work(repo)
+    process(repo, replace(revisit(B, 1, ""), payload_digest=EMPTY))
     assert (body(repo, B), unresolved(repo, B)) == ("", 0)
     now = repo.snapshot()
     assert not list(now.scan(tables.payloads)) and not list(now.scan(tables.waiting))
@@ -198,8 +193,7 @@ def test_a_reference_to_an_older_capture_of_the_same_payload_is_resolved_in_any_
 ) -> None:
     records = [captured(B, 1, "tea"), captured(B, 2, "tea"), revisit(url, 3, None, (B, 1))]
     for place in order:
-        load(repo, records[place])
-        work(repo)
+        process(repo, records[place])
     assert (body(repo, url), unresolved(repo, url)) == ("tea", 0)
     assert url == B or capture(repo, A)["original"]["date"] == "2024-01-03T00:00:00.000000Z"
 
@@ -212,8 +206,7 @@ def test_of_identical_captures_the_newest_dates_are_kept(repo: Repository) -> No
     assert load(repo, captured(A, MOST_IDENTICAL, "tea"), captured(A, 0, "tea")).older == 2
     assert repo.pending() == pending
     oldest = MOST_IDENTICAL + 4 - MOST_IDENTICAL
-    load(repo, revisit(B, 50, None, (A, oldest)), revisit(C, 50, None, (A, oldest - 1)))
-    work(repo)
+    process(repo, revisit(B, 50, None, (A, oldest)), revisit(C, 50, None, (A, oldest - 1)))
     assert (body(repo, B), unresolved(repo, C)) == ("tea", 1)
 
 
@@ -226,36 +219,30 @@ def test_a_revisit_without_its_original_is_counted_until_that_arrives(repo: Repo
     assert result == Loaded(unchanged=1, unresolved=1)
     work(repo)
     assert (body(repo, B), unresolved(repo, B)) == ("milk", 1)
-    load(repo, captured(A, 2, "tea"))
-    work(repo)
+    process(repo, captured(A, 2, "tea"))
     assert (body(repo, B), unresolved(repo, B)) == ("tea", 0)
 
 
 def test_an_original_that_was_overwritten_before_it_was_parsed_is_still_found(
     repo: Repository,
 ) -> None:
-    load(repo, revisit(B, 9, "tea"))
-    work(repo)
+    process(repo, revisit(B, 9, "tea"))
     load(repo, captured(A, 1, "tea"))
-    load(repo, captured(A, 2, "milk"))
-    work(repo)
+    process(repo, captured(A, 2, "milk"))
     assert (body(repo, A), body(repo, B)) == ("milk", "tea")
 
 
 def test_an_original_loaded_after_a_newer_capture_of_its_page_is_found(repo: Repository) -> None:
-    load(repo, revisit(B, 9, "tea"), captured(A, 2, "milk"))
-    work(repo)
+    process(repo, revisit(B, 9, "tea"), captured(A, 2, "milk"))
     assert load(repo, captured(A, 1, "tea")) == Loaded(older=1)
     work(repo)
     assert (body(repo, A), body(repo, B)) == ("milk", "tea")
 
 
 def test_nothing_waits_any_more_for_what_a_newer_capture_has_overtaken(repo: Repository) -> None:
-    load(repo, revisit(B, 2, "tea", (A, 1)))
-    work(repo)
+    process(repo, revisit(B, 2, "tea", (A, 1)))
     assert list(repo.snapshot().scan(tables.waiting, columns=[tables.waits_for]))
-    load(repo, captured(B, 3, "milk"))
-    work(repo)
+    process(repo, captured(B, 3, "milk"))
     now = repo.snapshot()
     assert not list(now.scan(tables.waiting, columns=[tables.waits_for]))
     assert unresolved(repo, B) == 0
@@ -263,8 +250,7 @@ def test_nothing_waits_any_more_for_what_a_newer_capture_has_overtaken(repo: Rep
 
 
 def test_no_empty_cell_is_left_when_the_last_earlier_capture_is_dropped(repo: Repository) -> None:
-    load(repo, captured(B, 1, "tea"), captured(C, 1, "milk"), revisit(B, 2, "milk", (C, 1)))
-    work(repo)
+    process(repo, captured(B, 1, "tea"), captured(C, 1, "milk"), revisit(B, 2, "milk", (C, 1)))
     assert repo.snapshot().get(tables.earlier, page_row(B))
     load(repo, captured(B, 3, "tea"))
     assert repo.snapshot().get(tables.earlier, page_row(B)) is None
@@ -275,8 +261,7 @@ def test_pages_that_share_a_payload_are_told_of_it_step_by_step(
 ) -> None:
     monkeypatch.setattr(settling, "WAKE_STEP", 3)
     urls = [f"https://example.org/{n}" for n in range(10)]
-    load(repo, *(revisit(url, 2, "tea") for url in urls))
-    work(repo)
+    process(repo, *(revisit(url, 2, "tea") for url in urls))
     load(repo, captured(A, 1, "tea"))
     assert work(repo)["wake"] == 4
     assert [body(repo, url) for url in urls] == ["tea"] * 10
@@ -285,8 +270,7 @@ def test_pages_that_share_a_payload_are_told_of_it_step_by_step(
 def test_another_page_with_a_payload_that_is_known_tells_nobody(repo: Repository) -> None:
     load(repo, *(revisit(f"https://example.org/{n}", 2, "tea") for n in range(10)))
     holders = sorted((A, B, C), key=crawl.page_id)
-    load(repo, captured(holders[0], 1, "tea"))
-    work(repo)
+    process(repo, captured(holders[0], 1, "tea"))
     load(repo, captured(holders[1], 1, "tea"), captured(holders[2], 1, "tea"))
     assert "wake" not in work(repo)
 
@@ -313,16 +297,13 @@ def test_the_newest_captures_are_kept_whatever_order_they_come_in(
 
 
 def test_a_capture_is_kept_beyond_the_bound_while_a_revisit_refers_to_it(repo: Repository) -> None:
-    load(repo, captured(A, 0, "tea"), revisit(B, 1, "tea"))
-    work(repo)
+    process(repo, captured(A, 0, "tea"), revisit(B, 1, "tea"))
     for n in range(1, 9):
         load(repo, captured(A, n, f"version {n}"))
-    load(repo, revisit(C, 9, "tea"))
-    work(repo)
+    process(repo, revisit(C, 9, "tea"))
     assert body(repo, B) == body(repo, C) == "tea" and kept(repo, A)[0] == "02"
     load(repo, captured(B, 10, "milk"), captured(C, 10, "milk"))
-    load(repo, captured(A, 11, "last"))
-    work(repo)
+    process(repo, captured(A, 11, "last"))
     assert "02" not in kept(repo, A)
 
 
@@ -341,8 +322,7 @@ _PAIRS = {
 def test_neither_of_two_loaders_at_once_loses_the_revisit(
     repo: Repository, pair: tuple[Capture, Revisit], first: int
 ) -> None:
-    load(repo, captured(B, 1, "tea" if pair[0].url == B and pair[0].date > day(1) else "milk"))
-    work(repo)
+    process(repo, captured(B, 1, "tea" if pair[0].url == B and pair[0].date > day(1) else "milk"))
     loaders = [repo.transaction(), repo.transaction()]
     for loader, one in zip(loaders, pair, strict=True):
         load_from(loader, [("crawl.warc.gz", one)])
@@ -379,8 +359,7 @@ def test_loaders_and_workers_at_once_come_to_what_one_comes_to(repo: Repository)
 # --- Any order, split in any way, and the batch computation ---------------------------------------
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """What a page is: its capture without what depends on time and place, its body, and what of
     it is unresolved."""
 
@@ -402,14 +381,15 @@ def _state(
 
 
 def state(repo: Repository) -> dict[str, State]:
-    found = {}
-    for row in repo.snapshot().scan(tables.pages):
-        revisited = row.get(tables.revisited) or {"reports": []}
-        missing = row.get(tables.unresolved) or 0
-        found[row.key] = _state(
-            row.get(tables.capture), row.get(tables.body), missing, revisited["reports"]
+    return {
+        row.key: _state(
+            row.get(tables.capture),
+            row.get(tables.body),
+            row.get(tables.unresolved) or 0,
+            (row.get(tables.revisited) or {"reports": []})["reports"],
         )
-    return found
+        for row in repo.snapshot().scan(tables.pages)
+    }
 
 
 def from_scratch(records: Sequence[Capture | Revisit]) -> dict[str, State]:
@@ -475,12 +455,9 @@ _revisits = st.builds(
 
 def loaded_somehow(records: Sequence[Capture | Revisit], seed: int) -> dict[str, State]:
     order = random.Random(seed)
-    left = order.sample(records, len(records))
     with percola.open("memory:", schema=tables.SCHEMA) as repo:
-        while left:
-            size = order.randint(1, 4)
-            load(repo, *left[:size])
-            left = left[size:]
+        for group in in_groups(records, order):
+            load(repo, *group)
             if order.random() < 0.5:
                 work(repo)
         work(repo)
@@ -511,11 +488,9 @@ def test_loading_the_same_again_changes_nothing(
 ) -> None:
     order = random.Random(seed)
     with percola.open("memory:", schema=tables.SCHEMA) as repo:
-        load(repo, *records)
-        work(repo)
+        process(repo, *records)
         before = state(repo)
-        load(repo, *order.sample(records, len(records)))
-        work(repo)
+        process(repo, *order.sample(records, len(records)))
         assert state(repo) == before
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import urldefrag, urljoin
 
 import pytest
+from from_scratch import recrawl
 from selectolax.lexbor import LexborHTMLParser
 from warcio.archiveiterator import ArchiveIterator
 
@@ -44,8 +45,7 @@ def pages(records) -> dict[str, Capture]:
 
 @pytest.fixture(scope="module")
 def recrawled() -> dict[str, Capture]:
-    found = [r for r in read_captures(recrawl_path()) if isinstance(r, Capture)]
-    return {capture.url: capture for capture in found}
+    return {capture.url: capture for capture in recrawl()}
 
 
 def links(page: Capture) -> set[str]:

@@ -36,15 +36,12 @@ def linked(site: Served) -> None:
         ),
         made(f"{HOST}/4", article("Page 4", "four " * 40, f'<a href="{MOVED}">y</a>')),
         made(
-            f"{HOST}/5",
-            article("Page 5", "five " * 40, f'<a rel="nofollow" href="{AGAIN}">z</a>'),
+            f"{HOST}/5", article("Page 5", "five " * 40, f'<a rel="nofollow" href="{AGAIN}">z</a>')
         ),
     )
 
 
-def test_search_and_story_show_one_count_of_links_and_say_what_it_is_made_of(
-    empty: Served,
-) -> None:
+def test_search_and_story_show_one_count_of_links_and_say_what_it_is_made_of(empty: Served) -> None:
     linked(empty)
     results = empty.page("/", q="home")
     assert results.words(".hit h2") == "Home" and "4 links lead here" in results.words(".hit")
@@ -136,11 +133,8 @@ def test_in_links_that_can_be_listed_are_listed_all(empty: Served, count: int) -
 def test_parts_of_the_ids_are_named_once_each_and_by_few_names(one: int, other: int) -> None:
     first, last = sorted((one, other))
     names = list(story_links._starts(first, last))
-    covered = [
-        number
-        for name in names
-        for number in range(
-            int(name, 16) << 12 - 4 * len(name), (int(name, 16) + 1) << 12 - 4 * len(name)
-        )
-    ]
+    covered: list[int] = []
+    for name in names:
+        size = 1 << 12 - 4 * len(name)
+        covered += range(int(name, 16) * size, (int(name, 16) + 1) * size)
     assert covered == list(range(first, last)) and len(names) <= 75

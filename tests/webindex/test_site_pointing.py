@@ -77,10 +77,8 @@ def test_a_redirect_tells_its_way_hop_by_hop_and_under_which_page_search_shows_i
         f"It redirects to {B}, and from there through 1 more redirect to {C}."
     )
     assert told.way is not None and told.way.counts
-    assert [(one.url, one.status, one.live) for one in told.way.steps] == [
-        (B, 302, False),
-        (C, 200, True),
-    ]
+    steps = [(one.url, one.status, one.live) for one in told.way.steps]
+    assert steps == [(B, 302, False), (C, 200, True)]
     assert told.anchors == [("the tea", 1)] and told.document_in_links == 1
     assert agrees(empty, A) and agrees(empty, B)
     seen = empty.story(A)
@@ -89,10 +87,8 @@ def test_a_redirect_tells_its_way_hop_by_hop_and_under_which_page_search_shows_i
     tags = {one.css_first(".url").text(): one.text() for one in empty.story(D).css("#out-links li")}  # type: ignore[union-attr]
     assert "redirect" in tags[A] and "not in the index" not in tags[A]
     end = story_of(empty, C)
-    assert [(one.url, one.kind, one.direct, one.counts) for one in end.pointing] == [
-        (B, "redirect", True, True),
-        (A, "redirect", False, True),
-    ]
+    pointing = [(one.url, one.kind, one.direct, one.counts) for one in end.pointing]
+    assert pointing == [(B, "redirect", True, True), (A, "redirect", False, True)]
     assert sorted(end.aliases) == [A, B]
 
 
@@ -358,13 +354,8 @@ def test_links_of_each_kind_are_counted_apart(empty: Served) -> None:
         page(f"{HOST}/f", 6, links=f'<a rel="nofollow" href="{A}">spam</a>'),
     )
     seen = empty.story(A)
-    assert seen.all("#in-links .kinds .tag") == [
-        "1 follow",
-        "1 nofollow",
-        "1 ugc",
-        "1 sponsored",
-        "1 hreflang",
-    ]
+    kinds = ("follow", "nofollow", "ugc", "sponsored", "hreflang")
+    assert seen.all("#in-links .kinds .tag") == [f"1 {kind}" for kind in kinds]
     told = story_of(empty, A)
     assert [link.url for link in told.in_links if link.counts] == [B] == [told.in_links[0].url]
     assert told.document_in_links == 1

@@ -32,11 +32,8 @@ def test_hits_are_counted_by_host_and_language_with_and_without_filters(
     assert index.facet("host", "word") == [("a.example", 3), ("b.example", 1), ("c.example", 1)]
     assert index.facet("language", "word") == [("de", 2), ("en", 2)]
     assert index.facet("host", "word", limit=1) == [("a.example", 3)]
-    assert index.facet("host", "word -three") == [
-        ("a.example", 2),
-        ("b.example", 1),
-        ("c.example", 1),
-    ]
+    without = [("a.example", 2), ("b.example", 1), ("c.example", 1)]
+    assert index.facet("host", "word -three") == without
     assert index.facet("host", "word", language="de") == [("a.example", 1), ("b.example", 1)]
     assert index.facet("language", "word", host="a.example") == [("en", 2), ("de", 1)]
     for host, count in index.facet("host", "word", language="en"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -34,9 +35,8 @@ def standing(site: Served, url: str, *, status: int = 200) -> str:
 def test_the_canonical_page_says_why_it_stands_for_the_others(site: Served) -> None:
     page = site.story(CANONICAL)
     assert page.words("h1") == "SQLite Home Page"
-    assert "In search It is one document with 1 other page, and stands for it." in page.words(
-        ".standing"
-    )
+    said = "In search It is one document with 1 other page, and stands for it."
+    assert said in page.words(".standing")
     first, second = page.css(".members li")
     assert "canonical" in (first.attributes["class"] or "") and CANONICAL in first.text()
     assert DUPLICATE in second.text()
@@ -206,9 +206,8 @@ def test_a_page_that_asks_not_to_be_indexed_says_so(empty: Served) -> None:
     empty.process(made(A, article("Alpha"), robots="noindex"))
     assert standing(empty, A) == "Not in search It asks not to be indexed (noindex)."
     empty.process(made(B, article("Alpha"), robots="noindex"))
-    assert "It and all pages that are one document with it ask not to be indexed" in standing(
-        empty, A
-    )
+    said = "It and all pages that are one document with it ask not to be indexed"
+    assert said in standing(empty, A)
 
 
 def test_the_election_is_told_member_by_member(empty: Served) -> None:
@@ -270,13 +269,11 @@ def test_an_observer_that_was_dead_lettered_is_shown_with_its_traceback(empty: S
 
 
 def test_the_whole_sample_has_stories(site: Served) -> None:
-    heads: dict[str, int] = {}
+    heads: Counter[str] = Counter()
     for capture in sample()[::7]:
         page = site.story(capture.url)
         headline = page.words(".headline")
-        heads[headline] = heads.get(headline, 0) + 1
-        row = page_row(page.words(".address"))
-        assert (site.repo.snapshot().get(tables.joined, row) is None) == (
-            headline == "Not in search"
-        )
+        heads[headline] += 1
+        joined = site.repo.snapshot().get(tables.joined, page_row(page.words(".address")))
+        assert (joined is None) == (headline == "Not in search")
     assert heads["In search"] > 10 and heads["In search, under another page"] > 1

@@ -11,18 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import pytest
-from warc_files import (
-    DATE,
-    HTML,
-    Crawl,
-    captures,
-    only,
-    packed,
-    page,
-    pages,
-    rejections,
-    revisits,
-)
+from warc_files import DATE, HTML, Crawl, captures, only, packed, page, pages, rejections, revisits
 
 from webindex.crawl.warc import Capture, Rejected, Rejection, Revisit, read_captures
 
@@ -99,15 +88,10 @@ def test_headers_are_text_in_utf_8_or_else_latin_1(saved) -> None:
     crawl = Crawl()
     for value in ("/größe".encode(), "/größe".encode("latin-1"), b"/\xff\x81\x00"):
         crawl.raw(
-            _response(),
-            b"HTTP/1.1 301 Moved\r\nLocation: %s\r\nLocation: /2\r\n\r\n" % value,
+            _response(), b"HTTP/1.1 301 Moved\r\nLocation: %s\r\nLocation: /2\r\n\r\n" % value
         )
-    found = captures(read_captures(saved(crawl.data)))
-    assert [one.headers["location"] for one in found] == [
-        "/größe\n/2",
-        "/größe\n/2",
-        "/ÿ\x81\x00\n/2",
-    ]
+    found = [one.headers["location"] for one in captures(read_captures(saved(crawl.data)))]
+    assert found == ["/größe\n/2", "/größe\n/2", "/ÿ\x81\x00\n/2"]
 
 
 def _chunked(body: bytes, size: int = 700) -> bytes:
@@ -157,8 +141,7 @@ def test_of_an_encoded_body_that_is_cut_off_the_beginning_is_taken(saved, name: 
 
 
 @pytest.mark.parametrize(
-    "kind",
-    ["text/plain", "text/xml", "application/xml; charset=utf-8", "application/xhtml+xml"],
+    "kind", ["text/plain", "text/xml", "application/xml; charset=utf-8", "application/xhtml+xml"]
 )
 def test_text_and_xml_are_pages(saved, kind: str) -> None:
     body = b"<?xml version='1.0'?><doc>words</doc>"
@@ -326,12 +309,8 @@ def test_a_revisit_that_cannot_be_used_is_rejected(saved) -> None:
     crawl.raw(_REVISIT + "Content-Type: application/http; msgtype=response", b"nonsense\r\n\r\n")
     crawl.add("https://example.org/after", page(1))
     *found, after = read_captures(saved(crawl.data))
-    assert [one.reason for one in rejections(found)] == [
-        Rejection.NOT_A_PAGE,
-        Rejection.BAD_DATE,
-        Rejection.NOT_HTTP,
-        Rejection.NOT_HTTP,
-    ]
+    reasons = [Rejection.NOT_A_PAGE, Rejection.BAD_DATE, *[Rejection.NOT_HTTP] * 2]
+    assert [one.reason for one in rejections(found)] == reasons
     assert len(found) == 4 and isinstance(after, Capture) and not isinstance(after, Revisit)
 
 

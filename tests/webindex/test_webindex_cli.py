@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from commands import Answer, environment
 from from_scratch import compute, gone, recrawl, sample
-from site_client import article, made
+from site_client import CANONICAL, DUPLICATE, article, made
 from web_commands import call, command, is_error, run
 
 import percola
@@ -28,8 +28,6 @@ from webindex.load.transaction import load_captures
 from webindex.page.urls import page_row
 from webindex.sample import CHANGED_URL, CHANGED_WORDS
 from webindex.workers.processes import open_repository
-
-CANONICAL, DUPLICATE = "https://www.sqlite.org/", "https://www.sqlite.org/index.html"
 
 
 @pytest.fixture
@@ -157,9 +155,8 @@ def test_explain_lists_some_links_and_says_how_many_there_are(worked_off: Path) 
     answer = call("explain", "--repo", worked_off, "--links", 3, DUPLICATE)
     said = answer.out[answer.out.index("Links to this URL (") : answer.out.index("\n\nLinks that")]
     assert said.startswith(f"Links to this URL ({links['total']} follow)\n")
-    assert [line.split()[0] for line in said.splitlines()[1:4]] == [
-        one["url"] for one in links["first"][:3]
-    ]
+    shown = [line.split()[0] for line in said.splitlines()[1:4]]
+    assert shown == [one["url"] for one in links["first"][:3]]
     assert said.endswith(f"… and {links['total'] - 3} more (--links shows more)")
     fewer = call("explain", "--repo", worked_off, "--json", "--links", 0, DUPLICATE).json
     assert fewer["in_links"] == {**links, "first": []}
@@ -194,10 +191,8 @@ def test_explain_follows_a_page_that_is_gone(repo: Repository, folder: Path) -> 
     answer = call("work", "--repo", folder, "--until-idle", "--processes", 1)
     assert answer.code == 0
     found = call("explain", "--repo", folder, "--json", DUPLICATE).json
-    assert [(v["status"], v["file"]) for v in found["versions"]] == [
-        (404, "later.warc.gz"),
-        (200, "sample.warc.gz"),
-    ]
+    versions = [(one["status"], one["file"]) for one in found["versions"]]
+    assert versions == [(404, "later.warc.gz"), (200, "sample.warc.gz")]
     assert found["canonical"] is None and found["members"] == [] and found["known"]
     [reason] = found["reasons"]
     assert reason.startswith("Its newest capture answered with status 404: the page is gone")
@@ -218,9 +213,7 @@ def test_explain_says_what_has_not_been_worked_off(tmp_path: Path) -> None:
 def test_summary_counts_what_the_index_holds(repo: Repository, folder: Path) -> None:
     found = call("summary", "--repo", folder, "--json").json
     now = repo.snapshot()
-    pages = [
-        row[tables.fingerprint] for row in now.scan(tables.pages, columns=[tables.fingerprint])
-    ]
+    pages = list(now.scan(tables.pages, columns=[tables.fingerprint]))
     assert found["pages"] == found["indexable"] == len(pages) == 204
     assert (found["hosts"], found["redirects"], found["ranked"]) == (3, 1, None)
     sizes = [len(row.family(tables.member)) for row in now.scan(tables.clusters)]
@@ -265,11 +258,8 @@ def test_work_until_idle_ends_with_a_summary(repo: Repository, folder: Path) -> 
     assert (answer.code, answer.err) == (0, "")
     numbers = answer.json
     latency = numbers.pop("latency")
-    tallies = [
-        value
-        for (_, _, column), value in compute([*sample(), *recrawl()]).cells.items()
-        if column == "tally"
-    ]
+    cells = compute([*sample(), *recrawl()]).cells
+    tallies = [value for (_, _, column), value in cells.items() if column == "tally"]
     assert numbers["links"] == sum(one["links"] for one in tallies) > 1_000
     assert numbers["linked_pages"] == len(tallies) > 150
     expected = {"pages": 204, "documents": 183, "duplicates": 21, "rejected": 0, "dead_lettered": 0}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from percola import Repository
@@ -51,13 +51,8 @@ def main(folder: Path, durability: str, name: str, threads: int, commits: int, c
             if number % COLLECTED_EVERY == 0:
                 mark(f"safe {repo.collect_garbage(retention=0).safe_point}")
 
-    workers = [
-        threading.Thread(target=write_all, args=(f"{name}{place}",)) for place in range(threads)
-    ]
-    for one in workers:
-        one.start()
-    for one in workers:
-        one.join()
+    with ThreadPoolExecutor(threads) as workers:
+        list(workers.map(write_all, [f"{name}{place}" for place in range(threads)]))
     coordination.close()
     store.close()
     mark("closed")
@@ -65,11 +60,5 @@ def main(folder: Path, durability: str, name: str, threads: int, commits: int, c
 
 
 if __name__ == "__main__":
-    main(
-        Path(sys.argv[1]),
-        sys.argv[2],
-        sys.argv[3],
-        int(sys.argv[4]),
-        int(sys.argv[5]),
-        float(sys.argv[6]),
-    )
+    where, how, who, threads, commits, care = sys.argv[1:]
+    main(Path(where), how, who, int(threads), int(commits), float(care))

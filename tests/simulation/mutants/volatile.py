@@ -10,12 +10,7 @@ from percola import Repository, Table
 from percola.cells import Cell, Kind, Op, decode_write
 from percola.store.base import Delete, Put, RowMutation
 from percola.testing.histories.recorder import RecordedTransaction
-from percola.testing.simulation import (
-    Client,
-    FaultKind,
-    SimulatedStore,
-    Sizes,
-)
+from percola.testing.simulation import Client, FaultKind, SimulatedStore, Sizes
 from percola.transactions.two_phase import TwoPhaseCommit
 from tests.simulation.mutants.mutant import TWO_PHASE, Collection, Seams
 from tests.simulation.mutants.workloads import Hasty, HastyBank
