@@ -189,23 +189,6 @@ def test_a_trouble_of_the_repository_is_said_and_passes(
     wait_until(lambda: not asked(empty)["trouble"], what="its end")
 
 
-def test_a_defect_is_said_logged_and_outlived(
-    empty: Served,
-    wait_until: WaitUntil,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    def broken(*_: object) -> int:
-        raise KeyError("a secret of the server")
-
-    monkeypatch.setattr(ExportLog, "read", broken)
-    trouble = wait_until(lambda: asked(empty)["trouble"], what="the trouble")
-    assert "server's output" in trouble and "secret" not in trouble
-    assert "a secret of the server" in caplog.text
-    monkeypatch.undo()
-    wait_until(lambda: not asked(empty)["trouble"], what="its end")
-
-
 def test_the_export_log_finds_where_its_window_begins_in_a_long_journal(
     empty: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
