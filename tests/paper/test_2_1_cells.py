@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from stores import Ground, cell_of
+from stores import Ground, cell_of, put
 
 from percola import Repository, Table, Transaction, Worker, observer
 from percola.cells import (
@@ -51,8 +51,7 @@ def test_a_committed_column_has_a_write_record_that_points_at_its_data(
 def test_a_small_value_stands_in_its_write_record(
     ground: Ground, repo: Repository, size: int
 ) -> None:
-    with repo.transaction() as t:
-        t.set(contents, "a", b"x" * size)
+    put(repo, contents, "a", b"x" * size)
     [(_, raw)] = ground.entries(contents, "a", Kind.WRITE)
     assert decode_write(raw).value == b"x" * size
     assert ground.entries(contents, "a", Kind.DATA) == []
@@ -69,8 +68,7 @@ def test_an_acknowledgment_is_a_percola_column_that_holds_the_observers_start_ts
         starts.append(t.start_ts)
 
     for body in (b"one", b"two"):
-        with repo.transaction() as t:
-            t.set(contents, "a", body)
+        put(repo, contents, "a", body)
         Worker(repo, [index], threads=1).run_until_idle()
     cell = Cell("docs", b"a", ack_column("index", contents.key))
     records = [decode_write(raw) for _, raw in ground.store.entries(cell, Kind.WRITE, 0, 2**62)]
@@ -83,8 +81,7 @@ def test_percolas_own_columns_do_not_show_in_rows_and_scans(repo: Repository) ->
     def index(t: Transaction, row: str) -> None:
         pass
 
-    with repo.transaction() as t:
-        t.set(contents, "a", b"body")
+    put(repo, contents, "a", b"body")
     Worker(repo, [index], threads=1).run_until_idle()
     snapshot = repo.snapshot()
     assert [c.name for c, _ in snapshot.get_row(docs, "a").items()] == ["contents"]

@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 from borrowed import only_near
-from stores import Crashed, CrashingStore, Ground, PassingStore, ScriptedCoordination, cell_of
+from stores import (
+    Ground,
+    PassingStore,
+    cell_of,
+    delete,
+    die,
+    put,
+    put_all,
+)
 
 from percola import (
     NotARepositoryError,
@@ -159,11 +167,8 @@ def test_a_copy_has_what_the_source_had_with_its_timestamps(
 def test_work_that_is_left_is_left_in_the_copy_and_what_is_done_is_done(
     repo: Repository, target: Target
 ) -> None:
-    with repo.transaction() as t:
-        for row in ROWS[:5]:
-            t.set(text, row, "text")
-    with repo.transaction() as t:
-        t.delete(text, ROWS[4])
+    put_all(repo, text, dict.fromkeys(ROWS[:5], "text"))
+    delete(repo, text, ROWS[4])
     work(repo)
     with repo.transaction() as t:
         t.set(text, ROWS[0], "changed")
@@ -191,16 +196,14 @@ def test_work_that_is_left_is_left_in_the_copy_and_what_is_done_is_done(
 def test_a_dead_letter_is_one_in_the_copy_and_can_be_retried_there(
     repo: Repository, target: Target
 ) -> None:
-    with repo.transaction() as t:
-        t.set(text, "a", "poison")
+    put(repo, text, "a", "poison")
     work(repo)
     target.copy(repo)
     copied = target.repo()
     assert copied.dead_lettered() == 1
     work(copied)
     assert copied.snapshot().get(letters, "a") is None
-    with copied.transaction() as t:
-        t.set(text, "a", "well")
+    put(copied, text, "a", "well")
     work(copied)
     assert (copied.dead_lettered(), copied.snapshot().get(letters, "a")) == (0, "elw")
 
@@ -263,9 +266,7 @@ def test_what_is_dead_lettered_meanwhile_is_pending_or_dead_lettered_in_the_copy
 ) -> None:
     """By the only observer of the column, which leaves no acknowledgment."""
     many = [f"row {number:03}" for number in range(400)]
-    with repo.transaction() as t:
-        for row in many:
-            t.set(text, row, "poison")
+    put_all(repo, text, dict.fromkeys(many, "poison"))
 
     def fail(copied: Copied) -> None:
         Worker(repo, [spell], attempts=1, threads=1).run_until_idle()
@@ -309,8 +310,7 @@ def test_a_change_that_is_answered_while_its_row_is_read_is_left_to_the_copy(
 
 
 def test_silent_writes_stay_silent(repo: Repository, target: Target) -> None:
-    with repo.transaction(notify=False) as t:
-        t.set(text, "a", "text")
+    put(repo, text, "a", "text", notify=False)
     target.copy(repo)
     copied = target.repo()
     work(copied)
@@ -321,20 +321,9 @@ def test_locks_of_the_dead_are_resolved_before_anything_is_read(
     ground: Ground, target: Target
 ) -> None:
     """One transaction died after its commit point, and another one before it."""
-    alive: set[str] = set()
     for name, at in (("late", 4), ("early", 3)):
-        store = CrashingStore(ground.store, at=at)
-        coordination = ScriptedCoordination(name, alive)
-        dying = ground.repo(TABLES, store=store, coordination=coordination, one_step=False)
-        t = dying.transaction(two_phase=True)
-        t.set(text, f"{name} 1", name)
-        t.set(text, f"{name} 2", name)
-        store.armed = True
-        with pytest.raises(Crashed):
-            t.commit()
-    alive.clear()
-    source = ground.repo(TABLES, coordination=ScriptedCoordination("copying", alive))
-    target.copy(source)
+        die(ground, TABLES, at, text, {f"{name} 1": name, f"{name} 2": name}, name)
+    target.copy(ground.repo(TABLES, process="copying"))
     copied = target.repo()
     assert {row for _, row, _ in state(copied)} == {"late 1", "late 2"}
     # Where notify entries are put before the commit point, the other one has left hints, too.
@@ -349,8 +338,7 @@ def test_paused_observers_are_paused_in_the_copy_and_lose_nothing(
     repo: Repository, target: Target
 ) -> None:
     repo.pause_observer(measure, reason="wrong sizes")
-    with repo.transaction() as t:
-        t.set(text, "a", "text")
+    put(repo, text, "a", "text")
     work(repo)
     target.copy(repo)
     copied = target.repo()
@@ -368,8 +356,7 @@ def test_a_run_beside_a_paused_observer_that_is_newer_than_the_copy_is_repeated_
     repo: Repository, target: Target
 ) -> None:
     repo.pause_observer(measure)
-    with repo.transaction() as t:
-        t.set(text, "a", "text")
+    put(repo, text, "a", "text")
     before = repo.snapshot().start_ts
     work(repo)  # The notify entry, which is older, now says that it was handled.
     target.copy(repo, at=before)
@@ -400,13 +387,10 @@ def test_what_is_resumed_while_a_copy_is_interrupted_is_not_paused_in_it(
 
 
 def test_a_copy_of_an_earlier_time(repo: Repository, target: Target) -> None:
-    with repo.transaction() as t:
-        t.set(text, "a", "old")
+    put(repo, text, "a", "old")
     before = repo.snapshot().start_ts
     work(repo)
-    with repo.transaction() as t:
-        t.set(text, "a", "new")
-        t.set(text, "b", "new")
+    put_all(repo, text, {"a": "new", "b": "new"})
     work(repo)
     assert target.copy(repo, at=before).ts == before
     copied = target.repo()
@@ -631,8 +615,7 @@ def test_an_unfinished_copy_of_another_repository_is_refused(
 
 
 def test_a_value_that_the_target_does_not_take_is_named(repo: Repository, target: Target) -> None:
-    with repo.transaction() as t:
-        t.set(body, "a", b"x" * 5000)
+    put(repo, body, "a", b"x" * 5000)
     target.store.limits = replace(target.store.limits, value_bytes=4000)
     with pytest.raises(ValueTooLargeError, match=r"docs\['a'\].body has a value of 5,000 bytes"):
         target.copy(repo)

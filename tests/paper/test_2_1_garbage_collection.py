@@ -11,18 +11,17 @@ from typing import Any
 
 import pytest
 from stores import (
-    Crashed,
-    CrashingStore,
-    Gate,
     Ground,
-    PassingStore,
     ScriptedClock,
     ScriptedCoordination,
     SeamStore,
     cell_of,
-    in_thread,
+    die,
+    heard,
     phase,
-    stop_at,
+    put,
+    put_all,
+    stopped,
 )
 
 from percola import (
@@ -35,7 +34,7 @@ from percola import (
 )
 from percola.cells import MAX_TS, Cell, Kind
 from percola.gc.collector import Collected, GarbageCollector
-from percola.store.base import OneStepStore, RowMutation
+from percola.store.base import RowMutation
 from percola.store.walks import scan_writes
 
 bank = Table("bank")
@@ -117,8 +116,7 @@ def test_only_the_newest_version_of_a_cell_is_left_with_its_value(
     ground: Ground, repo: Repository
 ) -> None:
     for i in range(10):
-        with repo.transaction() as t:
-            t.set(note, "a", f"{i}{LONG}")
+        put(repo, note, "a", f"{i}{LONG}")
     collected = collect(repo)
     assert collected.versions == 9
     assert [len(ground.entries(note, "a", kind)) for kind in (Kind.WRITE, Kind.DATA)] == [1, 1]
@@ -136,15 +134,7 @@ def test_a_deleted_row_vanishes(ground: Ground, repo: Repository) -> None:
 def test_lock_only_records_and_rollback_records_go_once_they_are_below_the_safe_point(
     ground: Ground, repo: Repository
 ) -> None:
-    store = CrashingStore(ground.store, at=3)
-    alive: set[str] = set()
-    dying = ground.repo(TABLES, store=store, coordination=ScriptedCoordination("dying", alive))
-    t = dying.transaction(two_phase=True)
-    for row in "ab":
-        t.set(bal, row, 1)
-    store.armed = True
-    with pytest.raises(Crashed):
-        t.commit()
+    die(ground, TABLES, 3, bal, {"a": 1, "b": 1})
     with repo.transaction() as t:
         t.get_for_update(bal, "c")
         t.set(bal, "d", 1)
@@ -159,11 +149,15 @@ def test_a_collector_that_is_stopped_is_followed_by_one_that_goes_on_where_it_wa
     ground: Ground, repo: Repository
 ) -> None:
     for value in (1, 2, 3):
-        with repo.transaction() as t:
-            for row in range(3000):
-                t.set(bal, f"{row:05}", value)
-    store = _NotedWalks(ground.store)
-    noting = ground.repo(TABLES, store=store)
+        put_all(repo, bal, {f"{row:05}": value for row in range(3000)})
+    walked: list[bytes] = []
+
+    def note(_: object, kind: Kind, table: str, start: bytes, *more: object) -> None:
+        """Where in the table each look at its write records begins."""
+        if kind is Kind.WRITE and table == "bank":
+            walked.append(start)
+
+    noting = ground.repo(TABLES, store=heard(ground.store, scan_kind=note))
     looked = 0
 
     def stopped() -> bool:
@@ -174,41 +168,24 @@ def test_a_collector_that_is_stopped_is_followed_by_one_that_goes_on_where_it_wa
     first = GarbageCollector(noting.context, retention=0).collect(stopped=stopped)
     assert not first.complete
     assert 0 < first.versions < 6000
-    walked, store.walked = store.walked, []
+    before, walked[:] = [*walked], []
     second = collect(noting)
     assert second.complete
     assert first.versions + second.versions == 6000
     # The second one begins behind what the first has walked, and comes to that at last.
-    assert walked[0] == b""
-    assert store.walked[0] > walked[-1]
-    assert store.walked.index(b"") > 0
-    assert store.walked[-1] <= store.walked[0]
+    assert before[0] == b""
+    assert walked[0] > before[-1]
+    assert walked.index(b"") > 0
+    assert walked[-1] <= walked[0]
     assert len(records(ground)) == 3000
     assert collect(repo).cells == 0, "there is nothing new, so nothing is walked through"
-
-
-class _NotedWalks(PassingStore):
-    """Notes where in the table `bank` each look at its write records begins."""
-
-    def __init__(self, inner: OneStepStore) -> None:
-        super().__init__(inner)
-        self.walked: list[bytes] = []
-
-    def scan_kind(
-        self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
-    ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
-        if kind is Kind.WRITE and table == "bank":
-            self.walked.append(start)
-        return super().scan_kind(kind, table, start, end, limit)
 
 
 def test_collectors_that_are_all_stopped_after_one_look_get_everywhere_together(
     ground: Ground, repo: Repository
 ) -> None:
     for value in (1, 2):
-        with repo.transaction() as t:
-            for row in range(2500):
-                t.set(bal, f"{row:05}", value)
+        put_all(repo, bal, {f"{row:05}": value for row in range(2500)})
     removed = []
     for _ in range(5):
         asked = iter((False, False))  # Before what the feeds list, and before the first look.
@@ -312,22 +289,18 @@ def test_p12_it_is_run_again_like_one_that_conflicted(ground: Ground, repo: Repo
 
 
 def test_p12_a_transaction_that_is_committing_holds_the_safe_point_back(ground: Ground) -> None:
-    alive: set[str] = set()
-    store, gate = SeamStore(ground.store), Gate()
-    writer = ground.repo(TABLES, store=store, coordination=ScriptedCoordination("writer", alive))
-    repo = ground.repo(TABLES, coordination=ScriptedCoordination("collector", alive))
+    store = SeamStore(ground.store)
+    writer = ground.repo(TABLES, store=store, process="writer")
+    repo = ground.repo(TABLES, process="collector")
     write(repo, a=1, b=1)
     t = writer.transaction(two_phase=True)
     t.set(bal, "a", 2)
     t.set(bal, "b", 2)
-    store.hook = stop_at("commit", "a", gate)
-    commit = in_thread(t.commit)
-    gate.await_arrival()
-    write(repo, c=1)
-    collected = collect(repo)
-    assert collected.safe_point == t.start_ts
-    assert "still committing" in collected.held_back
-    gate.open()
+    with stopped(store, t.commit, "commit", "a") as commit:
+        write(repo, c=1)
+        collected = collect(repo)
+        assert collected.safe_point == t.start_ts
+        assert "still committing" in collected.held_back
     commit.result(20)
     assert repo.snapshot().get(bal, "b") == 2
     assert collect(repo).safe_point > t.start_ts
@@ -337,53 +310,31 @@ def test_p12_a_transaction_that_locks_after_the_collectors_look_sees_the_new_saf
     ground: Ground,
 ) -> None:
     """The safe point is raised after the collector's first look for locks, before its second."""
-    writer = ground.repo(TABLES, coordination=ScriptedCoordination("writer", set()))
+    writer = ground.repo(TABLES, process="writer")
     t = writer.transaction(two_phase=True)
     t.set(bal, "a", 2)
-    store = _RaisedHook(ground.store)
-    repo = ground.repo(
-        TABLES, store=store, coordination=ScriptedCoordination("collector", {"writer"})
-    )
-    write(repo, b=1)
     late: list[BaseException] = []
 
-    def commit_late() -> None:
-        try:
-            t.commit()
-        except SnapshotTooOldError as error:
-            late.append(error)
+    def commit_late(_: None, ts: int) -> None:
+        if not late:
+            with pytest.raises(SnapshotTooOldError) as caught:
+                t.commit()
+            late.append(caught.value)
 
-    store.raised = commit_late
+    store = heard(ground.store, raise_safe_point=commit_late)
+    repo = ground.repo(TABLES, store=store, process="collector")
+    write(repo, b=1)
     assert collect(repo).complete
     assert late, "the transaction should have come while the collector worked"
     assert ground.left_over(bank, Kind.LOCK) == []
     assert repo.snapshot().get(bal, "a") is None
 
 
-class _RaisedHook(SeamStore):
-    """Runs a function once just after the safe point was raised."""
-
-    raised: Callable[[], None] | None = None
-
-    def raise_safe_point(self, ts: int) -> None:
-        super().raise_safe_point(ts)
-        raised, self.raised = self.raised, None
-        if raised is not None:
-            raised()
-
-
 def test_p12_a_lock_is_resolved_before_the_record_that_decides_about_it_goes(
     ground: Ground, repo: Repository
 ) -> None:
     """Without that, the secondary of a committed transaction would be taken for rolled back."""
-    store = CrashingStore(ground.store, at=4)
-    dying = ground.repo(TABLES, store=store, coordination=ScriptedCoordination("dying", set()))
-    t = dying.transaction(two_phase=True)
-    t.set(bal, "a", 1)
-    t.set(bal, "z", 1)
-    store.armed = True
-    with pytest.raises(Crashed):
-        t.commit()
+    die(ground, TABLES, 4, bal, {"a": 1, "z": 1})
     assert ground.lock_holders(bal, "a") == []
     assert ground.lock_holders(bal, "z")
     write(repo, a=None)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from stores import Gate, Ground, ScriptedClock, SeamStore, all_at_once, in_thread
+from stores import Gate, Ground, ScriptedClock, SeamStore, all_at_once, in_thread, put
 
 from percola import ConflictingOptionsError, Repository, SnapshotTooOldError, Table, UsageError
 from percola.catalog import SYSTEM_TABLE
@@ -20,10 +20,7 @@ TABLES = [bank]
 
 
 def write(repo: Repository, value: int) -> int:
-    with repo.transaction() as t:
-        t.set(bal, "Bob", value)
-    assert t.commit_ts is not None
-    return t.commit_ts
+    return put(repo, bal, "Bob", value)
 
 
 def seen(repo: Repository, ts: int) -> int | None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from stores import Ground, ScriptedClock
+from stores import Ground, ScriptedClock, at_work, delete, put, put_all
 
 from percola import Collected, Repository, SnapshotTooOldError, Table, Transaction, Worker, observer
 from percola.cells import MAX_TS, Cell, Kind
@@ -37,11 +37,7 @@ def measure(t: Transaction, row: str) -> None:
 
 
 def write(repo: Repository, **values: int) -> int:
-    with repo.transaction() as t:
-        for row, value in values.items():
-            t.set(bal, row, value)
-    assert t.commit_ts is not None
-    return t.commit_ts
+    return put_all(repo, bal, values)
 
 
 def collect(repo: Repository, retention: float = 0) -> Collected:
@@ -63,11 +59,9 @@ def records(ground: Ground) -> list[tuple[Cell, int]]:
 
 def observed_delete(repo: Repository, *observers: Observer[Any]) -> None:
     """A row that was observed and then deleted, which nobody has looked at yet."""
-    with repo.transaction() as t:
-        t.set(text, "a", LONG)
+    put(repo, text, "a", LONG)
     Worker(repo, observers, retention=None).run_until_idle()
-    with repo.transaction() as t:
-        t.delete(text, "a")
+    delete(repo, text, "a")
 
 
 def test_n1_a_delete_stays_until_its_observer_has_seen_it_and_then_vanishes_whole(
@@ -112,8 +106,7 @@ def test_a_row_that_comes_back_is_observed_again(ground: Ground, repo: Repositor
     Worker(repo, [measure], retention=None).run_until_idle()
     collect(repo)
     assert records(ground) == []
-    with repo.transaction() as t:
-        t.set(text, "a", "back")
+    put(repo, text, "a", "back")
     Worker(repo, [measure], retention=None).run_until_idle()
     assert repo.snapshot().get(length, "a") == 4
 
@@ -122,15 +115,11 @@ def test_a_worker_collects_by_itself_and_counts_it(
     ground: Ground, repo: Repository, wait_until: Callable[[Callable[[], bool]], None]
 ) -> None:
     for i in range(5):
-        with repo.transaction() as t:
-            t.set(text, "a", f"{i}{LONG}")
+        put(repo, text, "a", f"{i}{LONG}")
     worker = Worker(repo, [measure], retention=0, collect=0.01)
-    worker.start()
-    try:
+    with at_work(worker):
         wait_until(lambda: len(ground.entries(text, "a", Kind.WRITE)) == 1)
         wait_until(lambda: worker.metrics.counts().get("gc_removed", {}).get("versions") == 4)
-    finally:
-        worker.stop()
     assert repo.snapshot().get(text, "a") == f"4{LONG}"
 
 

@@ -17,7 +17,7 @@ from joints import (
     titles,
     write,
 )
-from stores import Crashed, CrashingStore, Ground, ScriptedCoordination
+from stores import Crashed, CrashingStore, Ground, ScriptedCoordination, put
 
 from percola import ConflictError, LockTimeoutError, Repository
 from percola.cells import Cell, Kind
@@ -57,8 +57,7 @@ def test_nothing_is_visible_before_the_commit_and_all_of_it_at_one_timestamp(
 
 
 def test_an_aborted_job_leaves_nothing_behind(repo: Repository, ground: Ground) -> None:
-    with repo.transaction() as t:
-        t.set(title, "a", "old")
+    put(repo, title, "a", "old")
     one = joint(repo)
     write(one, 0, [row("a", "x" * 1000), row("b", "new", 1)])
     begin(one, 1, 1).write([row("c", "new")])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from joints import assert_sound, begin, docs, joint, row, size, stranger, title, titles, write
-from stores import Ground, SeamStore
+from stores import Ground, SeamStore, delete, put
 
 from percola import ConflictError, Repository, SnapshotTooOldError
 from percola.cells import Kind, Op, decode_write
@@ -52,8 +52,7 @@ def test_a_row_that_was_changed_after_it_was_read_fails_the_job(
 def test_a_job_that_has_not_read_the_row_writes_over_the_same_change(
     repo: Repository, read_at: int
 ) -> None:
-    with repo.transaction() as t:
-        t.set(title, "a", "theirs")
+    put(repo, title, "a", "theirs")
     one = joint(repo)
     one.commit([write(one, 0, [row("a", "ours")])])
     assert titles(repo) == {"a": "ours"}
@@ -62,8 +61,7 @@ def test_a_job_that_has_not_read_the_row_writes_over_the_same_change(
 def test_a_change_of_another_cell_of_the_row_does_not_matter(
     repo: Repository, read_at: int
 ) -> None:
-    with repo.transaction() as t:
-        t.set(size, "a", 2)
+    put(repo, size, "a", 2)
     one = joint(repo, read_at=read_at)
     one.commit([write(one, 0, [row("a", "ours")])])
     with repo.snapshot() as after:
@@ -73,8 +71,7 @@ def test_a_change_of_another_cell_of_the_row_does_not_matter(
 def test_a_cell_that_is_only_locked_must_not_have_changed_either(
     repo: Repository, ground: Ground, read_at: int
 ) -> None:
-    with repo.transaction() as t:
-        t.set(size, "a", 2)
+    put(repo, size, "a", 2)
     one = joint(repo, read_at=read_at)
     with pytest.raises(RowChangedError, match="size was changed"):
         begin(one, 0, 0).write([row("a", "ours", locks=[size.key])])
@@ -116,8 +113,7 @@ def test_a_rolled_back_transaction_is_no_change(
     loser = repo.transaction(two_phase=True)
     loser.set(title, "a", "of one that conflicts in another row")
     loser.set(title, "b", "and is rolled back")
-    with repo.transaction() as other:
-        other.set(title, "b", "theirs")
+    put(repo, title, "b", "theirs")
     with pytest.raises(ConflictError):
         loser.commit()
     records = ground.entries(title, "a", Kind.WRITE)
@@ -165,8 +161,7 @@ def test_what_garbage_collection_may_have_removed_since_fails_the_job(
     repo: Repository, ground: Ground, read_at: int
 ) -> None:
     """A deleted cell leaves nothing behind once it is collected: no change would be seen."""
-    with repo.transaction() as t:
-        t.delete(size, "a")
+    delete(repo, size, "a")
     repo.collect_garbage(retention=0)
     repo.collect_garbage(retention=0)
     assert ground.entries(size, "a", Kind.WRITE) == []

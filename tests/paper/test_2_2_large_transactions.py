@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from children import Child, say
-from stores import Ground, ScriptedClock, ScriptedCoordination, SeamStore, phase
+from stores import Ground, ScriptedClock, ScriptedCoordination, SeamStore, phase, put_all
 
 import percola
 from percola import (
@@ -158,9 +158,7 @@ def test_p8_a_slow_commit_is_refreshed_batch_by_batch_and_no_reader_kills_it(
         lock_wait_seconds=0.5,
     )
     store.hook = slow
-    with writer.transaction(two_phase=True) as t:
-        for i in range(3 * BATCH_ROWS):
-            t.set(bal, f"{i}", i)
+    put_all(writer, bal, {f"{i}": i for i in range(3 * BATCH_ROWS)}, two_phase=True)
     assert looked >= 3
     assert refreshed >= 2
     store.hook = None

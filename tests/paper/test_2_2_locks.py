@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
 
 import pytest
 from borrowed import only_near
@@ -13,12 +12,16 @@ from stores import (
     Gate,
     Ground,
     ScriptedClock,
-    ScriptedCoordination,
     SeamStore,
     cell_of,
+    heard,
     in_thread,
     phase,
+    put,
+    put_all,
     stop_at,
+    stopped,
+    telling,
 )
 
 from percola import ConflictError, Repository, RolledBackError, Table
@@ -38,7 +41,6 @@ class Pair:
     """Two processes on one store: a writer that stops inside its commit, and another one."""
 
     ground: Ground
-    alive: set[str]
     gate: Gate
     seam: SeamStore
     writer: Repository
@@ -70,20 +72,13 @@ class Pair:
 
 @pytest.fixture
 def pair(ground: Ground) -> Pair:
-    alive: set[str] = set()
     seam = SeamStore(ground.store)
     clock, writer_clock = ScriptedClock(), ScriptedClock()
     writer = ground.repo(
-        TABLES,
-        store=seam,
-        coordination=ScriptedCoordination("writer", alive),
-        clock=writer_clock,
-        lock_ttl_seconds=TTL,
+        TABLES, store=seam, process="writer", clock=writer_clock, lock_ttl_seconds=TTL
     )
-    other = ground.repo(
-        TABLES, coordination=ScriptedCoordination("other", alive), clock=clock, lock_ttl_seconds=TTL
-    )
-    return Pair(ground, alive, Gate(), seam, writer, writer_clock, other, clock)
+    other = ground.repo(TABLES, process="other", clock=clock, lock_ttl_seconds=TTL)
+    return Pair(ground, Gate(), seam, writer, writer_clock, other, clock)
 
 
 def records(ground: Ground, row: str) -> list[tuple[int, Op, int]]:
@@ -99,7 +94,7 @@ def test_p4_rolling_back_leaves_a_record_on_the_primary_and_its_owner_cannot_com
     pair: Pair,
 ) -> None:
     committing = pair.commit_until("commit", "a")
-    pair.alive.discard("writer")
+    pair.ground.alive.discard("writer")
     assert pair.read() == [None, None, None]
     assert records(pair.ground, "a") == [(pair.start_ts, Op.ROLLBACK, pair.start_ts)]
     pair.gate.open()
@@ -124,7 +119,7 @@ def test_p4_a_late_prewrite_of_the_primary_meets_its_rollback_record_and_aborts(
 
 def test_p4_a_late_prewrite_of_a_secondary_cannot_bring_its_transaction_back(pair: Pair) -> None:
     committing = pair.commit_until("prewrite", "b")
-    pair.alive.discard("writer")
+    pair.ground.alive.discard("writer")
     assert pair.read("a") == [None]
     pair.gate.open()
     with pytest.raises(RolledBackError):
@@ -135,12 +130,11 @@ def test_p4_a_late_prewrite_of_a_secondary_cannot_bring_its_transaction_back(pai
 
 def test_p4_absence_is_decided_by_writing_not_by_looking(ground: Ground) -> None:
     """A prewrite that lands between a resolver's look and its decision must not be lost."""
-    alive: set[str] = set()
     gate, resolving = Gate(), Gate()
     seam = SeamStore(ground.store, stop_at("prewrite", "a", gate))
     slow = SeamStore(ground.store, stop_at("roll back", "a", resolving))
-    writer = ground.repo(TABLES, store=seam, coordination=ScriptedCoordination("w", alive))
-    resolver = ground.repo(TABLES, store=slow, coordination=ScriptedCoordination("r", alive))
+    writer = ground.repo(TABLES, store=seam, process="w")
+    resolver = ground.repo(TABLES, store=slow, process="r")
     t = writer.transaction(two_phase=True)
     t.set(bal, "a", 1)
     t.set(bal, "b", 1)
@@ -159,7 +153,7 @@ def test_p4_a_rollback_record_does_not_stop_other_transactions(pair: Pair) -> No
     """It is no write: transactions that began before it may still take the cell (P14)."""
     early = pair.other.transaction(two_phase=True)
     committing = pair.commit_until("commit", "a")
-    pair.alive.discard("writer")
+    pair.ground.alive.discard("writer")
     assert pair.read() == [None, None, None]
     pair.gate.open()
     assert isinstance(committing.exception(20), RolledBackError)
@@ -175,7 +169,7 @@ def test_p4_a_rollback_record_does_not_stop_other_transactions(pair: Pair) -> No
 def test_p4_a_rollback_never_overwrites_a_commit(pair: Pair) -> None:
     """Scenarios 3 and 5: whoever is asked to roll back a committed transaction refuses."""
     committing = pair.commit_until("commit", "b")
-    pair.alive.discard("writer")
+    pair.ground.alive.discard("writer")
     fate = pair.other.context.resolver.fate(cell_of(bal, "a"), pair.start_ts, force=True)
     assert fate is not None and fate.commit_ts is not None
     assert records(pair.ground, "a") == [(fate.commit_ts, Op.PUT, pair.start_ts)]
@@ -187,8 +181,7 @@ def test_p4_a_rollback_never_overwrites_a_commit(pair: Pair) -> None:
 def test_p4_an_abort_by_the_owner_itself_leaves_the_record_and_no_locks(ground: Ground) -> None:
     repo = ground.repo(TABLES)
     loser = repo.transaction(two_phase=True)
-    with repo.transaction() as t:
-        t.set(bal, "b", 5)
+    put(repo, bal, "b", 5)
     loser.set(bal, "a", 1)
     loser.set(bal, "b", 1)
     with pytest.raises(ConflictError):
@@ -227,25 +220,19 @@ def test_p5_a_slow_resolver_does_not_remove_a_newer_transactions_lock(pair: Pair
     dying = in_thread(dead.commit)
     gate.await_arrival()
     raw = pair.ground.entries(bal, "b", Kind.LOCK)[0][1]
-    pair.alive.discard("writer")
+    pair.ground.alive.discard("writer")
     assert pair.read("ab") == [1, 1]
     # Another transaction takes the lock on b, as a live process.
-    pair.alive.add("third")
-    held = Gate()
-    seam = SeamStore(pair.ground.store, stop_at("commit", "b", held))
-    third = pair.ground.repo(
-        TABLES, store=seam, coordination=ScriptedCoordination("third", pair.alive)
-    )
+    seam = SeamStore(pair.ground.store)
+    third = pair.ground.repo(TABLES, store=seam, process="third")
     newer = third.transaction(two_phase=True)
     newer.set(bal, "b", 3)
-    committing = in_thread(newer.commit)
-    held.await_arrival()
-    assert pair.ground.lock_holders(bal, "b") == [newer.start_ts]
-    # The sleeper wakes, and acts on what it saw.
-    resolver = pair.other.context.resolver
-    resolver.settle(cell_of(bal, "b"), dead.start_ts, decode_lock(raw), ROLLED_BACK)
-    assert pair.ground.lock_holders(bal, "b") == [newer.start_ts]
-    held.open()
+    with stopped(seam, newer.commit, "commit", "b") as committing:
+        assert pair.ground.lock_holders(bal, "b") == [newer.start_ts]
+        # The sleeper wakes, and acts on what it saw.
+        resolver = pair.other.context.resolver
+        resolver.settle(cell_of(bal, "b"), dead.start_ts, decode_lock(raw), ROLLED_BACK)
+        assert pair.ground.lock_holders(bal, "b") == [newer.start_ts]
     committing.result(20)
     assert pair.read("b") == [3]
     gate.open()
@@ -256,15 +243,10 @@ def test_p5_a_slow_resolver_does_not_remove_a_newer_transactions_lock(pair: Pair
 def test_p5_every_mutation_that_removes_a_lock_names_its_start_ts(pair: Pair) -> None:
     seen: list[RowMutation] = []
     committing = pair.commit_until("commit", "b")
-    pair.alive.discard("writer")
-
-    def look(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
-        seen.append(mutation)
-        return apply()
-
+    pair.ground.alive.discard("writer")
     reading = SeamStore(pair.ground.store)
     reader = pair.ground.repo(TABLES, store=reading)
-    reading.hook = look
+    reading.hook = telling(seen.append)
     assert reader.snapshot().get_many([(bal, row) for row in "abc"]) == [1, 1, 1]
     pair.gate.open()
     committing.result(20)
@@ -291,10 +273,9 @@ def test_p5_every_mutation_that_removes_a_lock_names_its_start_ts(pair: Pair) ->
 
 def test_p8_a_lock_whose_owners_token_is_gone_is_cleaned_up_at_once(pair: Pair) -> None:
     committing = pair.commit_until("commit", "a")
-    pair.alive.discard("writer")
+    pair.ground.alive.discard("writer")
     assert pair.read() == [None, None, None]
-    with pair.other.transaction() as t:
-        t.set(bal, "b", 7)
+    put(pair.other, bal, "b", 7)
     pair.gate.open()
     assert isinstance(committing.exception(20), RolledBackError)
     assert pair.read() == [None, 7, None]
@@ -324,9 +305,7 @@ def test_p8_each_reader_watches_for_itself(pair: Pair) -> None:
     cell = cell_of(bal, "a")
     assert not pair.other.context.resolver.try_resolve(cell, pair.start_ts, raw)
     pair.clock.now += TTL
-    third = pair.ground.repo(
-        TABLES, coordination=ScriptedCoordination("third", pair.alive), clock=pair.clock
-    )
+    third = pair.ground.repo(TABLES, process="third", clock=pair.clock)
     assert not third.context.resolver.try_resolve(cell, pair.start_ts, raw), "it has only come"
     assert pair.other.context.resolver.try_resolve(cell, pair.start_ts, raw)
     pair.gate.open()
@@ -372,9 +351,9 @@ def test_p8_a_heartbeat_does_not_create_a_lock_that_is_gone(pair: Pair) -> None:
         phases.append(phase(mutation))
         if mutation.row == b"02100" and phases[-1] == "prewrite":
             pair.writer_clock.now += TTL
-            pair.alive.discard("writer")
+            pair.ground.alive.discard("writer")
             assert pair.other.snapshot().get(bal, "00000") is None
-            pair.alive.add("writer")
+            pair.ground.alive.add("writer")
         return apply()
 
     pair.seam.hook = undo
@@ -394,10 +373,8 @@ def test_a_writer_takes_over_many_locks_of_a_dead_process_in_one_attempt(
 ) -> None:
     rows = "abcdefghijklmnopqrstuvwxyz"
     committing = pair.commit_until("commit", "a", rows=rows)
-    pair.alive.discard("writer")
-    with pair.other.transaction(two_phase=two_phase) as t:
-        for row in rows:
-            t.set(bal, row, 2)
+    pair.ground.alive.discard("writer")
+    put_all(pair.other, bal, dict.fromkeys(rows, 2), two_phase=two_phase)
     pair.gate.open()
     assert isinstance(committing.exception(20), RolledBackError)
     assert pair.read(rows) == [2] * len(rows)
@@ -409,21 +386,13 @@ def test_a_commit_that_meets_many_dead_locks_tries_again_once(
 ) -> None:
     rows = "abcdefghijklmnopqrstuvwxyz"
     committing = pair.commit_until("commit", "a", rows=rows)
-    pair.alive.discard("writer")
-    tried = 0
-    commit = pair.ground.store.commit_one_step
-
-    def counting(*args: Any) -> Any:
-        nonlocal tried
-        tried += 1
-        return commit(*args)
-
-    monkeypatch.setattr(pair.ground.store, "commit_one_step", counting)
-    with pair.other.transaction() as t:
-        for row in rows:
-            t.set(bal, row, 2)
+    pair.ground.alive.discard("writer")
+    tried: list[object] = []
+    store = heard(pair.ground.store, commit_one_step=lambda *call: tried.append(call))
+    monkeypatch.setattr(pair.ground.store, "commit_one_step", store.commit_one_step)
+    put_all(pair.other, bal, dict.fromkeys(rows, 2))
     # In two phases, all rows are prewritten again together.
-    assert tried == (2 if pair.ground.one_step else 0)
+    assert len(tried) == (2 if pair.ground.one_step else 0)
     pair.gate.open()
     assert isinstance(committing.exception(20), RolledBackError)
     assert pair.read(rows) == [2] * len(rows)
@@ -433,24 +402,15 @@ def test_a_commit_that_meets_a_dead_lock_and_then_a_live_one_leaves_the_live_one
     pair: Pair,
 ) -> None:
     committing = pair.commit_until("commit", "a", rows="ab")
-    pair.alive.discard("writer")
-    gate = Gate()
-    seam = SeamStore(pair.ground.store, stop_at("commit", "y", gate))
-    coordination = ScriptedCoordination("living", pair.alive)
-    living = pair.ground.repo(TABLES, store=seam, coordination=coordination).transaction(
-        two_phase=True
-    )
+    pair.ground.alive.discard("writer")
+    seam = SeamStore(pair.ground.store)
+    living = pair.ground.repo(TABLES, store=seam, process="living").transaction(two_phase=True)
     for row in "yz":
         living.set(bal, row, 3)
-    finishing = in_thread(living.commit)
-    gate.await_arrival()
-    t = pair.other.transaction()
-    for row in "abyz":
-        t.set(bal, row, 2)
-    with pytest.raises(ConflictError) as conflict:
-        t.commit()
-    assert conflict.value.cell.row == b"y"
-    gate.open()
+    with stopped(seam, living.commit, "commit", "y") as finishing:
+        with pytest.raises(ConflictError) as conflict:
+            put_all(pair.other, bal, dict.fromkeys("abyz", 2))
+        assert conflict.value.cell.row == b"y"
     finishing.result(20)
     assert pair.read("abyz") == [None, None, 3, 3]
     pair.gate.open()

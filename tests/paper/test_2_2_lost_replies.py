@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from figure4 import history
-from stores import Ground, ScriptedClock, SeamStore, cell_of, phase
+from stores import Ground, ScriptedClock, SeamStore, cell_of, phase, put
 
 from percola import (
     CommitUnknownError,
@@ -96,8 +96,7 @@ def test_p6_a_rollback_that_arrives_twice_is_the_same_rollback(ground: Ground) -
     store = SeamStore(ground.store)
     repo = ground.repo(TABLES, store=store)
     loser = repo.transaction(two_phase=True)
-    with repo.transaction() as t:
-        t.set(bal, "c", 1)
+    put(repo, bal, "c", 1)
 
     def twice(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
         apply()

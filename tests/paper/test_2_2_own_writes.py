@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-from stores import Ground
+from stores import Ground, put_all
 
 from percola import Column, Family, Repository, Row, Table, Transaction
 from percola.cells import Cell
@@ -78,7 +78,11 @@ def write_something(rng: random.Random, t: Transaction, model: Model) -> str:
 def read_something(rng: random.Random, t: Transaction, model: Model) -> None:
     asked = rng.choice(ASKED)
     kind = rng.random()
-    if kind < 0.4:
+    if kind < 0.2:
+        cells = [(rng.choice(COLUMNS), rng.choice(ROWS)) for _ in range(4)]
+        held = [model.cells.get((row, column.name)) for column, row in cells]
+        assert t.get_many(cells) == [t.get(*cell) for cell in cells] == held
+    elif kind < 0.4:
         row = rng.choice(ROWS)
         expected = model.rows(row, f"{row}\0", asked)
         assert shown(t.get_row(docs, row, asked)) == expected.get(row, {})
@@ -122,9 +126,7 @@ def test_rows_and_ranges_agree_with_a_dictionary_however_writes_and_reads_altern
 def test_rows_that_hold_nul_and_ff_are_laid_into_place(ground: Ground) -> None:
     repo = ground.repo([keyed])
     rows = [b"a", b"a\0", b"a\0\0", b"a\0\xff", b"a\xff", b"b", b"\xff", b"\xff\xff"]
-    with repo.transaction() as t:
-        for row in rows[::2]:
-            t.set(content, row, "stored")
+    put_all(repo, content, dict.fromkeys(rows[::2], "stored"))
     t = repo.transaction()
     for row in reversed(rows[1::2]):
         t.set(content, row, "own")

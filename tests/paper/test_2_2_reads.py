@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from stores import (
-    Gate,
     Ground,
     ListeningClock,
     ScriptedClock,
-    ScriptedCoordination,
     SeamStore,
     in_thread,
-    stop_at,
+    put_all,
+    stopped,
 )
 
-from percola import LockTimeoutError, Repository, Row, Table, UsageError
+from percola import LockTimeoutError, Repository, Row, Table, Transaction, UsageError
+from percola.cells import Kind
 from percola.transactions.snapshot import Snapshot
 
 docs = Table("docs")
@@ -32,11 +33,7 @@ TABLES = [docs, keyed]
 
 def write(repo: Repository, **titles: str) -> int:
     """Commit some titles; the commit timestamp."""
-    with repo.transaction() as t:
-        for row, text in titles.items():
-            t.set(title, row, text)
-    assert t.commit_ts is not None
-    return t.commit_ts
+    return put_all(repo, title, titles)
 
 
 def shown(rows: Iterable[Row[Any]]) -> dict[str, dict[str, Any]]:
@@ -132,47 +129,9 @@ def test_a_transaction_sees_its_own_writes_in_every_kind_of_read(repo: Repositor
     assert shown(repo.snapshot().scan(docs, prefix="b")) == {"b": {"title": "old b"}}
 
 
-def test_reads_of_a_writing_transaction_agree_with_a_dictionary(repo: Repository) -> None:
-    rng = random.Random(11)
-    rows = [f"{a}{b}" for a in "abc" for b in "xyz"]
-    columns = [title, links["p"], links["q"]]
-    stored: dict[tuple[str, str], str] = {}
-    for _ in range(12):
-        t = repo.transaction()
-        mine = dict(stored)
-        for step in range(15):
-            column, row = rng.choice(columns), rng.choice(rows)
-            if rng.random() < 0.35:
-                t.delete(column, row)
-                mine.pop((row, column.name), None)
-            else:
-                t.set(column, row, f"v{step}")
-                mine[row, column.name] = f"v{step}"
-            column, row = rng.choice(columns), rng.choice(rows)
-            assert t.get(column, row) == mine.get((row, column.name))
-        cells = [(column, row) for column in columns for row in rows]
-        assert t.get_many(cells) == [mine.get((row, column.name)) for column, row in cells]
-        low, high = sorted(rng.sample(rows, 2))
-        expected: dict[str, dict[str, str]] = {}
-        for (row, name), text in sorted(mine.items()):
-            expected.setdefault(row, {})[name] = text
-        assert shown(t.scan(docs)) == expected
-        between = {row: cells for row, cells in expected.items() if low <= row < high}
-        assert shown(t.scan(docs, start=low, end=high)) == between
-        prefixed = {row: cells for row, cells in expected.items() if row.startswith("b")}
-        assert shown(t.scan(docs, prefix="b")) == prefixed
-        for row in rows:
-            assert bool(t.get_row(docs, row)) == (row in expected)
-        if rng.random() < 0.7:
-            t.commit()
-            stored = mine
-
-
 def test_a_scan_longer_than_one_chunk_lays_own_writes_into_place(repo: Repository) -> None:
     count = 1500
-    with repo.transaction() as t:
-        for number in range(0, count, 2):
-            t.set(size, f"{number:05}", number)
+    put_all(repo, size, {f"{number:05}": number for number in range(0, count, 2)})
     t = repo.transaction()
     for number in range(count):
         if number % 2:
@@ -189,9 +148,7 @@ def test_a_scan_longer_than_one_chunk_lays_own_writes_into_place(repo: Repositor
 
 def test_ranges_and_prefixes_go_by_bytes_with_nul_and_ff(repo: Repository) -> None:
     rows = [b"a", b"a\0", b"a\0\0", b"a\0\xff", b"a\xff", b"a\xff\xff", b"b", b"\xff", b"\xff\xff"]
-    with repo.transaction() as t:
-        for row in rows:
-            t.set(value, row, row)
+    put_all(repo, value, {row: row for row in rows})
     snapshot = repo.snapshot()
     assert [row.key for row in snapshot.scan(keyed)] == sorted(rows)
     for prefix in (b"a", b"a\0", b"a\xff", b"\xff", b"\xff\xff"):
@@ -211,16 +168,16 @@ def test_a_scan_takes_a_prefix_or_a_range_but_not_both(repo: Repository) -> None
 # --- Whom a reader waits for (rule P9) --------------------------------------------------
 
 
-def paused_commit(ground: Ground, where: str, row: str) -> tuple[Gate, Any, Any]:
-    """A live transaction that writes rows a and b and waits before one of its mutations."""
-    gate = Gate()
-    repo = ground.repo(TABLES, store=SeamStore(ground.store, stop_at(where, row, gate)))
-    holder = repo.transaction(two_phase=True)
+@contextmanager
+def live_commit(ground: Ground, where: str, row: str) -> Iterator[Transaction]:
+    """A live transaction that writes rows a and b waits before one of its mutations meanwhile."""
+    store = SeamStore(ground.store)
+    holder = ground.repo(TABLES, store=store).transaction(two_phase=True)
     holder.set(title, "a", "new")
     holder.set(title, "b", "new")
-    committing = in_thread(holder.commit)
-    gate.await_arrival()
-    return gate, holder, committing
+    with stopped(store, holder.commit, where, row) as committing:
+        yield holder
+    committing.result(20)
 
 
 def test_p9_a_reader_ignores_a_lock_above_its_start_ts(ground: Ground) -> None:
@@ -228,92 +185,65 @@ def test_p9_a_reader_ignores_a_lock_above_its_start_ts(ground: Ground) -> None:
     reader = ground.repo(TABLES, clock=clock)
     write(reader, a="old", b="old")
     before = [reader.snapshot(), reader.transaction(two_phase=True)]
-    gate, holder, committing = paused_commit(ground, "commit", "a")
-    for view in before:
-        assert view.start_ts < holder.start_ts
-        assert view.get(title, "a") == "old"
-        assert [row[title] for row in view.scan(docs)] == ["old", "old"]
-    assert clock.slept == [], "it waited"
-    gate.open()
-    committing.result(20)
+    with live_commit(ground, "commit", "a") as holder:
+        for view in before:
+            assert view.start_ts < holder.start_ts
+            assert view.get(title, "a") == "old"
+            assert [row[title] for row in view.scan(docs)] == ["old", "old"]
+        assert clock.slept == [], "it waited"
 
 
+READS: dict[str, Callable[[Snapshot], str | None]] = {
+    "get": lambda view: view.get(title, "a"),
+    "get_many": lambda view: view.get_many([(title, "b"), (title, "a")])[1],
+    "get_row": lambda view: view.get_row(docs, "a").get(title),
+    "scan": lambda view: next(iter(view.scan(docs)))[title],
+}
+
+
+@pytest.mark.parametrize("how", READS)
 def test_p9_a_reader_waits_for_a_lock_below_its_start_ts_and_then_sees_the_commit(
-    ground: Ground,
+    ground: Ground, how: str
 ) -> None:
-    """Before the commit point, and between the primary's commit and the secondary's."""
     write(ground.repo(TABLES), a="old", b="old")
-
-    def one(view: Snapshot) -> str | None:
-        return view.get(title, "a")
-
-    def many(view: Snapshot) -> str | None:
-        return view.get_many([(title, "b"), (title, "a")])[1]
-
-    def whole(view: Snapshot) -> str | None:
-        return view.get_row(docs, "a").get(title)
-
-    def ranged(view: Snapshot) -> str | None:
-        return next(iter(view.scan(docs)))[title]
-
-    for read in (one, many, whole, ranged):
-        gate, _, committing = paused_commit(ground, "commit", "a")
-        clock = ListeningClock()
+    clock = ListeningClock()
+    with live_commit(ground, "commit", "a"):
         view = ground.repo(TABLES, clock=clock).snapshot()
-        reading = in_thread(lambda read=read, view=view: read(view))
+        reading = in_thread(lambda: READS[how](view))
         assert clock.slept.wait(20), "the reader did not wait"
         assert not reading.done()
-        gate.open()
-        committing.result(20)
-        assert reading.result(20) == "new"
-        write(ground.repo(TABLES), a="old", b="old")
+    assert reading.result(20) == "new"
 
 
 def test_p9_a_reader_does_not_wait_for_a_transaction_that_has_reached_its_commit_point(
     ground: Ground,
 ) -> None:
     """It rolls the secondary forward itself, although the owner lives."""
-    gate, holder, committing = paused_commit(ground, "commit", "b")
     clock = ScriptedClock()
-    assert ground.repo(TABLES, clock=clock).snapshot().get(title, "b") == "new"
-    assert clock.slept == []
-    assert ground.lock_holders(title, "b") == []
-    gate.open()
-    assert committing.result(20) == holder.commit_ts
+    with live_commit(ground, "commit", "b") as holder:
+        assert ground.repo(TABLES, clock=clock).snapshot().get(title, "b") == "new"
+        assert clock.slept == []
+        assert ground.lock_holders(title, "b") == []
+    assert [ts for ts, _ in ground.entries(title, "b", Kind.WRITE)] == [holder.commit_ts]
 
 
 def test_p9_a_scan_sees_the_lock_on_a_cell_that_has_no_write_yet(ground: Ground) -> None:
-    gate, _, committing = paused_commit(ground, "commit", "a")
     clock = ListeningClock()
-    view = ground.repo(TABLES, clock=clock).snapshot()
-    reading = in_thread(lambda: shown(view.scan(docs)))
-    assert clock.slept.wait(20), "the scan overlooked the lock"
-    gate.open()
-    committing.result(20)
+    with live_commit(ground, "commit", "a"):
+        view = ground.repo(TABLES, clock=clock).snapshot()
+        reading = in_thread(lambda: shown(view.scan(docs)))
+        assert clock.slept.wait(20), "the scan overlooked the lock"
     assert reading.result(20) == {"a": {"title": "new"}, "b": {"title": "new"}}
 
 
 def test_p9_a_reader_that_may_not_wait_longer_gets_an_error_and_never_a_wrong_answer(
     ground: Ground,
 ) -> None:
-    alive: set[str] = set()
     clock = ScriptedClock()
-    gate = Gate()
-    store = SeamStore(ground.store, stop_at("commit", "a", gate))
-    writer = ground.repo(
-        TABLES, store=store, coordination=ScriptedCoordination("w", alive), lock_ttl_seconds=1000
-    )
-    reader = ground.repo(
-        TABLES, coordination=ScriptedCoordination("r", alive), clock=clock, lock_wait_seconds=5
-    )
-    holder = writer.transaction(two_phase=True)
-    holder.set(title, "a", "new")
-    committing = in_thread(holder.commit)
-    gate.await_arrival()
-    began = clock.now
-    with pytest.raises(LockTimeoutError, match="locked for 5 s"):
-        reader.snapshot().get(title, "a")
-    assert 5 <= clock.now - began < 6
-    gate.open()
-    committing.result(20)
+    reader = ground.repo(TABLES, clock=clock, lock_wait_seconds=5)
+    with live_commit(ground, "commit", "a"):
+        began = clock.now
+        with pytest.raises(LockTimeoutError, match="locked for 5 s"):
+            reader.snapshot().get(title, "a")
+        assert 5 <= clock.now - began < 6
     assert reader.snapshot().get(title, "a") == "new"

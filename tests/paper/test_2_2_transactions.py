@@ -8,15 +8,15 @@ from collections.abc import Callable
 import pytest
 from figure4 import history
 from stores import (
-    Gate,
     Ground,
     ScriptedClock,
-    ScriptedCoordination,
     SeamStore,
     cell_of,
-    in_thread,
     phase,
-    stop_at,
+    put,
+    put_all,
+    stopped,
+    telling,
 )
 
 from percola import ConflictError, Repository, Table, TransactionUsedUpError
@@ -161,9 +161,7 @@ def test_figure_4_the_transfer_from_bob_to_joe_goes_through_the_papers_five_stat
 ) -> None:
     store = SeamStore(ground.store)
     repo = ground.repo([bank], store=store, oracle=ScriptedOracle(5, 6, 7, 8), one_step=False)
-    with repo.transaction() as t:
-        t.set(bal, "Bob", 10)
-        t.set(bal, "Joe", 2)
+    put_all(repo, bal, {"Bob": 10, "Joe": 2})
     states = [history(ground, bal, ["Bob", "Joe"])]
 
     def draw(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
@@ -198,31 +196,26 @@ def test_line_7_writes_are_buffered_until_commit(ground: Ground, repo: Repositor
 def test_line_32_a_write_after_start_ts_aborts_even_one_that_did_not_change_the_value(
     repo: Repository,
 ) -> None:
-    with repo.transaction() as t:
-        t.set(bal, "x", 1)
+    put(repo, bal, "x", 1)
     late = repo.transaction()
-    with repo.transaction() as t:
-        t.set(bal, "x", 1)
+    put(repo, bal, "x", 1)
     late.set(bal, "x", 1)
     with pytest.raises(ConflictError):
         late.commit()
 
 
 def test_line_34_a_lock_at_any_timestamp_aborts_the_prewrite(ground: Ground) -> None:
-    store, gate = SeamStore(ground.store), Gate()
+    store = SeamStore(ground.store)
     repo, other = ground.repo(TABLES, store=store), ground.repo(TABLES)
     early = other.transaction(two_phase=True)
-    store.hook = stop_at("prewrite", "x", gate, after=True)
     holder = repo.transaction(two_phase=True)
     holder.set(bal, "x", 1)
-    committing = in_thread(holder.commit)
-    gate.await_arrival()
-    for late in (early, other.transaction(two_phase=True), other.transaction()):
-        late.set(bal, "x", 2)
-        with pytest.raises(ConflictError) as caught:
-            late.commit()
-        assert caught.value.locked and caught.value.winner_ts == holder.start_ts
-    gate.open()
+    with stopped(store, holder.commit, "prewrite", "x", after=True) as committing:
+        for late in (early, other.transaction(two_phase=True), other.transaction()):
+            late.set(bal, "x", 2)
+            with pytest.raises(ConflictError) as caught:
+                late.commit()
+            assert caught.value.locked and caught.value.winner_ts == holder.start_ts
     committing.result(20)
     assert other.snapshot().get(bal, "x") == 1
 
@@ -247,9 +240,7 @@ def test_p2_commit_ts_is_requested_after_the_last_prewrite_was_acknowledged(grou
         return applied
 
     store.hook = note_down
-    with repo.transaction(two_phase=True) as t:
-        for row in "abc":
-            t.set(bal, row, 1)
+    put_all(repo, bal, dict.fromkeys("abc", 1), two_phase=True)
     assert trace == [
         "timestamp",
         *("prewrite a", "prewrite b", "prewrite c"),
@@ -281,15 +272,9 @@ def test_p3_a_refused_primary_leaves_every_secondary_untouched(ground: Ground) -
     store = SeamStore(ground.store)
     repo = ground.repo(TABLES, store=store)
     loser = repo.transaction(two_phase=True)
-    with repo.transaction() as t:
-        t.set(bal, "a", 1)
+    put(repo, bal, "a", 1)
     touched: list[str] = []
-
-    def look(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
-        touched.append(f"{phase(mutation)} {mutation.row.decode()}")
-        return apply()
-
-    store.hook = look
+    store.hook = telling(lambda one: touched.append(f"{phase(one)} {one.row.decode()}"))
     loser.set(bal, "a", 2)
     loser.set(bal, "b", 2)
     with pytest.raises(ConflictError):
@@ -301,74 +286,58 @@ def test_p14_the_primary_is_the_first_cell_that_changes_when_the_write_set_is_fi
     ground: Ground,
 ) -> None:
     """A cell that is only locked is never the primary of a transaction that changes others."""
-    store, gate = SeamStore(ground.store), Gate()
-    repo = ground.repo(TABLES, store=store)
-    store.hook = stop_at("commit", "b", gate)
-    t = repo.transaction(two_phase=True)
+    store = SeamStore(ground.store)
+    t = ground.repo(TABLES, store=store).transaction(two_phase=True)
     t.get_for_update(bal, "a")
     t.set(bal, "b", 1)
     t.delete(bal, "b")
     t.set(bal, "b", 2)
     t.set(bal, "c", 3)
-    committing = in_thread(t.commit)
-    gate.await_arrival()
-    primaries = {
-        decode_lock(raw).primary for row in "abc" for _, raw in ground.entries(bal, row, Kind.LOCK)
-    }
-    assert primaries == {cell_of(bal, "b")}
-    gate.open()
+    with stopped(store, t.commit, "commit", "b") as committing:
+        locks = [raw for row in "abc" for _, raw in ground.entries(bal, row, Kind.LOCK)]
+        assert {decode_lock(raw).primary for raw in locks} == {cell_of(bal, "b")}
     committing.result(20)
-    assert repo.snapshot().get_many([(bal, row) for row in "abc"]) == [None, 2, 3]
+    assert ground.repo(TABLES).snapshot().get_many([(bal, row) for row in "abc"]) == [None, 2, 3]
 
 
 def test_p14_two_transactions_that_want_each_others_cells_do_not_wait_for_each_other(
     ground: Ground,
 ) -> None:
-    alive: set[str] = set()
-    gate, clock = Gate(), ScriptedClock()
-    store = SeamStore(ground.store, stop_at("prewrite", "x", gate, after=True))
-    mine = ground.repo(TABLES, coordination=ScriptedCoordination("mine", alive))
-    mine = ground.repo(TABLES, store=store, coordination=ScriptedCoordination("mine", alive))
-    yours = ground.repo(TABLES, coordination=ScriptedCoordination("yours", alive), clock=clock)
+    store, clock = SeamStore(ground.store), ScriptedClock()
+    mine = ground.repo(TABLES, store=store, process="mine")
+    yours = ground.repo(TABLES, process="yours", clock=clock)
     first, second = mine.transaction(two_phase=True), yours.transaction(two_phase=True)
     first.set(bal, "x", 1)
     first.set(bal, "y", 1)
     second.set(bal, "y", 2)
     second.set(bal, "x", 2)
-    committing = in_thread(first.commit)
-    gate.await_arrival()
     # `first` holds x and wants y; `second` takes y, wants x, and gives up at once.
-    with pytest.raises(ConflictError) as caught:
-        second.commit()
-    assert clock.slept == [], "it waited"
-    assert caught.value.cell == cell_of(bal, "x") and caught.value.locked
-    assert ground.lock_holders(bal, "y") == [], "the loser's own lock must not be in the way"
-    gate.open()
+    with stopped(store, first.commit, "prewrite", "x", after=True) as committing:
+        with pytest.raises(ConflictError) as caught:
+            second.commit()
+        assert clock.slept == [], "it waited"
+        assert caught.value.cell == cell_of(bal, "x") and caught.value.locked
+        assert ground.lock_holders(bal, "y") == [], "the loser's own lock must not be in the way"
     committing.result(20)
     assert mine.snapshot().get_many([(bal, "x"), (bal, "y")]) == [1, 1]
 
 
 def test_p10_after_resolving_a_lock_the_check_for_newer_writes_runs_again(ground: Ground) -> None:
     """Scenario 10: rolled forward, the lock becomes a write above our start_ts."""
-    alive: set[str] = set()
-    gate = Gate()
     store = SeamStore(ground.store)
-    dying = ground.repo(TABLES, store=store, coordination=ScriptedCoordination("dying", alive))
-    other = ground.repo(TABLES, coordination=ScriptedCoordination("other", alive))
-    store.hook = stop_at("commit", "secondary", gate)
+    dying = ground.repo(TABLES, store=store, process="dying")
+    other = ground.repo(TABLES, process="other")
     holder = dying.transaction(two_phase=True)
     holder.set(bal, "primary", 1)
     holder.set(bal, "secondary", 1)
-    for late in (other.transaction(), other.transaction(two_phase=True)):
-        late.set(bal, "secondary", 2)
-        if late.start_ts > holder.start_ts and not gate._reached.is_set():
-            committing = in_thread(holder.commit)
-            gate.await_arrival()
-            alive.discard("dying")
-        with pytest.raises(ConflictError) as caught:
-            late.commit()
-        assert not caught.value.locked, "the lock was resolved; the write record is the conflict"
-    gate.open()
+    late = [other.transaction(), other.transaction(two_phase=True)]
+    with stopped(store, holder.commit, "commit", "secondary") as committing:
+        ground.alive.discard("dying")
+        for t in late:
+            t.set(bal, "secondary", 2)
+            with pytest.raises(ConflictError) as caught:
+                t.commit()
+            assert not caught.value.locked, "it was resolved; the write record is the conflict"
     assert committing.result(20) == caught.value.winner_ts
     assert other.snapshot().get(bal, "secondary") == 1
 
@@ -377,8 +346,7 @@ def test_p10_after_resolving_a_lock_the_check_for_newer_writes_runs_again(ground
 
 
 def test_get_for_update_conflicts_with_whoever_writes_the_cell_meanwhile(repo: Repository) -> None:
-    with repo.transaction() as t:
-        t.set(bal, "x", 1)
+    put(repo, bal, "x", 1)
     for reader_first in (True, False):
         reader, writer = repo.transaction(), repo.transaction()
         assert reader.get_for_update(bal, "x") is not None
@@ -391,8 +359,7 @@ def test_get_for_update_conflicts_with_whoever_writes_the_cell_meanwhile(repo: R
 
 
 def test_get_for_update_changes_nothing_and_hides_nothing(ground: Ground, repo: Repository) -> None:
-    with repo.transaction() as t:
-        t.set(bal, "x", 1)
+    put(repo, bal, "x", 1)
     for two_phase in (False, True):
         with repo.transaction(two_phase=two_phase) as t:
             assert t.get_for_update(bal, "x") == 1

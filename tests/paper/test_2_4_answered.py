@@ -15,6 +15,7 @@ from stores import (
     ScriptedClock,
     SeamStore,
     in_thread,
+    put_all,
     stop_at,
 )
 
@@ -279,9 +280,7 @@ class CountingStore(PassingStore):
 def test_while_it_waits_it_reads_one_cell_however_many_are_dirty(ground: Ground) -> None:
     store, clock = CountingStore(ground.store), ScriptedClock()
     repo = ground.repo(TABLES, store=store, clock=clock)
-    with repo.transaction() as t:
-        for number in range(600):
-            t.set(contents, f"other {number:03}", "text")
+    put_all(repo, contents, {f"other {number:03}": "text" for number in range(600)})
     commit_ts = write(repo, "z")
     store.scans = store.reads = 0
     assert not is_answered(repo, commit_ts)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from stores import Ground, SeamStore, cell_of
+from stores import Ground, SeamStore, cell_of, notify, put
 
 from percola import StoreError, Table, Transaction, Worker, observer
 from percola.cells import Kind
@@ -45,8 +45,7 @@ def test_while_the_store_refuses_to_remove_what_is_answered_a_worker_pauses_and_
 
     store = SeamStore(ground.store)
     repo = ground.repo(TABLES, store=store, one_step=False)
-    with repo.transaction() as t:
-        t.set(contents, "a", "text")
+    put(repo, contents, "a", "text")
     # Answered with the acknowledgment, in one mutation; then told once more: a look.
     Worker(repo, [measure], retention=None).run_until_idle()
     again = Put(Kind.NOTIFY, cell_of(contents, "a").column, 1, b"")
@@ -84,8 +83,7 @@ def test_a_cell_that_was_notified_more_often_than_one_mutation_may_change_is_ans
     store = SeamStore(ground.store)
     repo = ground.repo(TABLES, store=store, one_step=False)
     for _ in range(35):
-        with repo.transaction() as t:
-            t.notify(poke, "a")
+        notify(repo, poke, "a")
     assert len(ground.entries(poke, "a", Kind.NOTIFY)) == 35
     store.hook = bound
     Worker(repo, [measure], threads=1, retention=None).run_until_idle()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from borrowed import only_near
-from stores import Ground, PassingStore, ScriptedClock, cell_of
+from stores import Ground, PassingStore, ScriptedClock, at_work, cell_of, put_all
 
 from percola import Repository, Table, Transaction, Worker, observer
 from percola.cells import MAX_TS, Attempts, Cell, Kind, decode_attempts, encode_attempts
@@ -30,9 +30,7 @@ QUICK = {"first_wait": 0.01, "longest_wait": 0.02, "threads": 1}
 
 
 def write(repo: Repository, *rows: str, text: str = "text") -> None:
-    with repo.transaction() as t:
-        for row in rows:
-            t.set(contents, row, text)
+    put_all(repo, contents, dict.fromkeys(rows, text))
 
 
 def test_n5_any_number_of_failing_cells_ends_within_so_many_attempts_each(
@@ -204,15 +202,12 @@ def test_n6_a_cell_that_waits_for_its_next_attempt_costs_a_scan_nothing_more(
     rows = [f"row {n}" for n in range(100)]
     write(repo, *rows)
     worker = Worker(repo, [broken], first_wait=600, longest_wait=600, rescan=0.01, threads=1)
-    worker.start()
-    try:
+    with at_work(worker):
         wait_until(lambda: len(calls) >= 100)
         looks = store.looks
         write(repo, "new row")
         wait_until(lambda: "new row" in calls, what="a scan that passes all that wait")
         assert store.looks <= looks + 2
-    finally:
-        worker.stop()
     assert Counter(calls) == Counter([*rows, "new row"])
 
 

@@ -24,7 +24,7 @@ from doubling import (
     targets,
     totals,
 )
-from stores import DEADLINE, Ground, ScriptedClock
+from stores import DEADLINE, Ground, ScriptedClock, at_work
 
 from percola import Repository, Transaction, Worker, observer
 from percola.cells import Cell, Kind
@@ -226,14 +226,11 @@ def test_n7_a_batch_takes_the_lock_of_each_row_and_leaves_out_those_of_others(
     assert coordination.try_lock("targets", b"row 3")
     notify(repo, *ROWS)
     worker = Worker(repo, [make(noting, batch=5)], threads=3)
-    worker.start()
-    try:
+    with at_work(worker):
         wait_until(lambda: len(totals(repo)) == 7)
         assert "row 3" not in totals(repo)
         coordination.unlock("targets", b"row 3")
         wait_until(lambda: len(totals(repo)) == 8)
-    finally:
-        worker.stop()
     assert free == [], "each was locked while it ran"
     for row in ROWS:
         assert coordination.try_lock("targets", row.encode()), f"{row} is locked still"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from doubling import ROWS, TABLES, commits, contents, count, drain, runs, targets, total, totals
-from stores import Ground, ScriptedClock
+from stores import Ground, ScriptedClock, put_all
 
 from percola import ConflictError, Observer, Repository, Transaction, Worker, observer
 from percola.cells import MAX_TS, Cell, Kind
@@ -27,9 +27,7 @@ def make(batch: int = 8) -> Observer[str]:
 
 
 def write(repo: Repository, *rows: str, value: str = "text") -> None:
-    with repo.transaction() as t:
-        for row in rows:
-            t.set(contents, row, value)
+    put_all(repo, contents, dict.fromkeys(rows, value))
 
 
 def handed_out(ground: Ground, *rows: str) -> list[tuple[bytes, dict[Cell, list[int]]]]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from stores import Ground, ground
+from stores import Ground, ground, put
 
 from percola import Observer, Repository, Table, Transaction, UsageError, Worker, observer, rerun
 from percola.catalog import RUNS
@@ -75,10 +75,7 @@ def work(repo: Repository, observers: Sequence[Observer[Any]] = ALL) -> None:
 
 
 def write(repo: Repository, row: str, text: str) -> int:
-    with repo.transaction() as t:
-        t.set(contents, row, text)
-    assert t.commit_ts is not None
-    return t.commit_ts
+    return put(repo, contents, row, text)
 
 
 def lines(change: Change, depth: int = 0) -> list[str]:

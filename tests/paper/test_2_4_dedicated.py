@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from stores import DEADLINE, Ground, Program, ScriptedClock
+from stores import DEADLINE, Ground, Program, ScriptedClock, at_work
 
 import percola
 from percola import ObserverError, Repository, Table, Transaction, Worker, observer
@@ -42,11 +42,8 @@ def write(repo: Repository, row: str, value: int = 1) -> None:
 @contextmanager
 def working(repo: Repository, *observers: percola.Observer[str]) -> Iterator[Worker]:
     worker = Worker(repo, observers, threads=1, rescan=0.05)
-    worker.start()
-    try:
+    with at_work(worker):
         yield worker
-    finally:
-        worker.stop()
 
 
 def test_others_do_not_wait_while_it_waits_for_something_outside(

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 import pytest
-from stores import Ground, ScriptedClock, ground
+from stores import Ground, ScriptedClock, ground, notify, put
 
 from percola import (
     Observer,
@@ -79,8 +79,7 @@ class Bench:
         self.scanner = Scanner(context, mine, metrics, options, runs, schedule, rng)
 
     def write(self, row: str, value: int) -> None:
-        with self.repo.transaction() as t:
-            t.set(body, row, value)
+        put(self.repo, body, row, value)
 
     def look(self) -> list[str]:
         """Look round once; what ran."""
@@ -124,8 +123,7 @@ def test_a_deferred_observer_waits_while_another_scanner_looks_and_no_longer(
 
 def test_with_nothing_else_to_do_a_deferred_observer_runs_at_once(ground: Ground) -> None:
     bench = Bench(ground, tell)
-    with bench.repo.transaction() as t:
-        t.notify(changed, "all")
+    notify(bench.repo, changed, "all")
     assert bench.look() == ["add up all"]
 
 
@@ -171,8 +169,7 @@ def test_a_worker_is_not_idle_before_its_deferred_observers_have_run(ground: Gro
     parse = observer(body, name="parse")(tell)
     add_up = observer(changed, name="add_up", defer=3600)(lambda t, row: ran.append(row))
     for value in range(20):
-        with repo.transaction() as t:
-            t.set(body, f"{value}", value)
+        put(repo, body, f"{value}", value)
     Worker(repo, [parse, add_up], threads=2).run_until_idle()
     assert set(ran) == {"all"}
     assert repo.pending() == {}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from stores import DEADLINE, Gate, Ground, PassingStore, SeamStore, in_thread, stop_at
+from stores import DEADLINE, Gate, Ground, PassingStore, SeamStore, at_work, in_thread, stop_at
 
 from percola import (
     Repository,
@@ -201,14 +201,11 @@ def test_n5_a_worker_rests_while_it_waits_to_try_again(
     fine = [observer(contents, name="fine")(lambda t, row: None)] * others
     write(repo, "a")
     worker = Worker(repo, [measure.observer, *fine], first_wait=60, longest_wait=60, rescan=60)
-    worker.start()
-    try:
+    with at_work(worker):
         wait_until(lambda: measure.calls)
         before = store.calls
         threading.Event().wait(0.3)
         assert store.calls - before < 200
-    finally:
-        worker.stop()
     assert measure.calls == ["a"]
 
 
@@ -355,16 +352,13 @@ def test_n5_a_run_of_an_older_change_does_not_take_the_failure_of_a_newer_one_aw
 
     write(repo, "a", text="good")
     slow = Worker(repo, [measure], threads=1, attempts=1)
-    slow.start()
-    try:
+    with at_work(slow):
         gate.await_arrival()
         write(repo, "a", text="bad")
         ground.coordination.unlock("docs", b"a")
         Worker(repo, [measure], threads=1, attempts=1).run_until_idle()
         assert [failure.error for failure in failures(repo)] == ["ValueError: cannot measure"]
         gate.open()
-    finally:
-        slow.stop()
     assert repo.snapshot().get(size, "a") == 4
     assert repo.dead_lettered() == 1
     assert retry_failures(repo) == 1

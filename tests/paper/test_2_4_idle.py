@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from stores import Ground, ground
+from stores import Ground, ground, notify
 
 from percola import Repository, Table, Worker, observer
 from percola.cells import Cell, Kind
@@ -27,8 +27,7 @@ class Ball:
         self.repo = repo
         self.left = throws
         self.at = "second"
-        with repo.transaction() as t:
-            t.notify(shaken, "ball")
+        notify(repo, shaken, "ball")
         self.look = repo.context.store.scan_kind
         monkeypatch.setattr(type(repo.context.store), "scan_kind", self._look)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 from joints import assert_sound, docs, links, row, size, stranger, title, titles
-from stores import Ground, ScriptedClock, SeamStore, phase
+from stores import Ground, ScriptedClock, SeamStore, phase, put, put_all
 
 from percola import Repository
 from percola.cells import Kind
@@ -36,9 +36,7 @@ def test_a_new_attempt_writes_only_what_the_first_has_not(
 ) -> None:
     first = begin(repo, row_by_row=row_by_row)
     first.write([row("a", "ours"), row("b", "ours")])
-    with repo.transaction() as t:
-        t.set(title, "b", "theirs")
-        t.set(title, "d", "theirs")
+    put_all(repo, title, {"b": "theirs", "d": "theirs"})
     second = begin(repo, 2, row_by_row=row_by_row)
     second.write([row("a", "ours"), row("b", "ours")])
     second.write([row("c", "ours"), row("d", "ours", 7)])
@@ -175,8 +173,7 @@ def test_a_row_that_is_cleared_loses_all_that_it_has_also_in_a_second_attempt(
             t.set(title, key, "old")
             t.set(links["x"], key, "old")
     begin(repo).write([RowWrites("docs", b"a", {}, clears=True)])
-    with repo.transaction() as t:
-        t.set(title, "a", "theirs")
+    put(repo, title, "a", "theirs")
     second = begin(repo, 2)
     second.write([RowWrites("docs", key, {}, clears=True) for key in (b"a", b"b")])
     assert titles(repo) == {"a": "theirs"}

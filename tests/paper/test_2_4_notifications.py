@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from stores import (
     Crashed,
     CrashingStore,
     Ground,
-    ScriptedCoordination,
     SeamStore,
     all_at_once,
     cell_of,
+    die,
+    notify,
     phase,
+    put,
+    telling,
 )
 
 from percola import ConflictError, Observer, Repository, Table, Transaction, Worker, observer
@@ -30,10 +31,7 @@ TABLES = [docs]
 
 
 def write(repo: Repository, row: str, text: str, *, two_phase: bool = False) -> int:
-    with repo.transaction(two_phase=two_phase) as t:
-        t.set(contents, row, text)
-    assert t.commit_ts is not None
-    return t.commit_ts
+    return put(repo, contents, row, text, two_phase=two_phase)
 
 
 def notified(ground: Ground, row: str = "a") -> list[int]:
@@ -80,13 +78,12 @@ def test_n1_the_notify_cell_is_put_with_the_write_record_or_before_the_commit_po
     repo = ground.repo(TABLES, store=store)
     together: list[set[tuple[Kind, int]]] = []
 
-    def look(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
+    def look(mutation: RowMutation) -> None:
         puts = {(c.kind, c.ts) for c in mutation.changes if isinstance(c, Put)}
         if any(kind in (Kind.WRITE, Kind.NOTIFY) for kind, _ in puts):
             together.append(puts)
-        return apply()
 
-    store.hook = look
+    store.hook = telling(look)
     with repo.transaction(two_phase=True) as t:
         t.set(contents, "a", "x")
         t.set(contents, "b", "x")
@@ -110,21 +107,11 @@ def test_n1_locking_an_observed_cell_without_changing_it_does_not_notify(
 
 def die_after_the_commit_point(ground: Ground) -> Repository:
     """A process dies with `a` committed and `b` still locked; another process's repository."""
-    alive: set[str] = set()
-    store = CrashingStore(ground.store, at=4)
-    dying = ground.repo(TABLES, store=store, coordination=ScriptedCoordination("dying", alive))
-    other = ground.repo(TABLES, coordination=ScriptedCoordination("other", alive))
-    t = dying.transaction(two_phase=True)
-    t.set(contents, "a", "one")
-    t.set(contents, "b", "one two")
-    store.armed = True
-    with pytest.raises(Crashed):
-        t.commit()
-    alive.discard("dying")
+    t = die(ground, TABLES, 4, contents, {"a": "one", "b": "one two"})
     assert ground.lock_holders(contents, "b") == [t.start_ts]
     [commit_ts] = notified(ground, "a")
     assert notified(ground, "b") == ([commit_ts] if ground.store.has_notify_table else [])
-    return other
+    return ground.repo(TABLES, process="other")
 
 
 def test_n1_whoever_rolls_a_write_forward_puts_its_notify_cell(ground: Ground) -> None:
@@ -194,39 +181,22 @@ def test_n2_the_notify_cell_goes_with_the_commit_wherever_a_crash_comes(
     Where notify entries stand apart, it goes after the commit, and may outlive it.
     """
     apart = ground.store.has_notify_table
-    alive: set[str] = set()
     write(ground.repo(TABLES), "a", "x")
     store = CrashingStore(ground.store, at=at)
-    dying = ground.repo(
-        TABLES, store=store, coordination=ScriptedCoordination("dying", alive), one_step=False
-    )
+    dying = ground.repo(TABLES, store=store, process="dying", one_step=False)
     store.armed = True
     if at <= 2 + apart:
         with pytest.raises(Crashed):
             run(dying, count_words, ground)
     else:
         assert run(dying, count_words, ground), "these were all steps"
-    alive.clear()
+    ground.alive.clear()
     assert len(notified(ground)) == (1 if at <= 2 + apart else 0)
-    other = ground.repo(TABLES, coordination=ScriptedCoordination("other", alive))
+    other = ground.repo(TABLES, process="other")
     assert other.snapshot().get(runs, "a") == (None if at <= 2 else 1)
     drain(other, count_words)
     assert other.snapshot().get(runs, "a") == 1
     assert notified(ground) == []
-
-
-def test_n2_a_notify_cell_that_is_left_over_does_not_run_the_observer_again(
-    ground: Ground, repo: Repository
-) -> None:
-    """The notify cell is a hint: the acknowledgment says that nothing is to be done."""
-    write(repo, "a", "x")
-    [changed] = notified(ground)
-    assert run(repo, count_words, ground)
-    entry = Put(Kind.NOTIFY, cell_of(contents, "a").column, changed, b"")
-    ground.store.mutate([RowMutation("docs", b"a", (), [entry])])
-    assert run(repo, count_words, ground) is False
-    assert repo.snapshot().get(runs, "a") == 1
-    assert notified(ground) == [], "the hint is answered now"
 
 
 def test_n2_a_notification_above_its_start_ts_is_not_removed(
@@ -375,8 +345,7 @@ def test_n4_garbage_collection_removes_the_acknowledgments_of_weak_notifications
         t.get(words, row)
 
     for _ in range(3):
-        with repo.transaction() as t:
-            t.notify(recluster, "a")
+        notify(repo, recluster, "a")
         drain(repo, look)
     ack = Cell("docs", b"a", ack_column("look", recluster.key))
     assert len(ground.store.entries(ack, Kind.WRITE, 0, MAX_TS)) == 3
@@ -434,13 +403,12 @@ def test_n4_it_is_put_at_commit_ts_under_the_locks_and_before_the_commit_point(
     trace: list[str] = []
     stood_at: list[int] = []
 
-    def look(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
+    def look(mutation: RowMutation) -> None:
         trace.append(f"{phase(mutation)} {mutation.row.decode()}")
         if phase(mutation) == "notify":
             stood_at.extend(change.ts for change in mutation.changes)
-        return apply()
 
-    store.hook = look
+    store.hook = telling(look)
     with repo.transaction(two_phase=True) as t:
         t.set(words, "x", 1)
         t.set(words, "y", 1)
@@ -454,10 +422,9 @@ def test_n4_a_crash_loses_no_weak_notification_of_a_transaction_that_committed(
     ground: Ground, mutations: int
 ) -> None:
     """It crashes before the notification, before the commit point, and after it."""
-    alive: set[str] = set()
     store = CrashingStore(ground.store, at=mutations, count=True)
-    dying = ground.repo(TABLES, store=store, coordination=ScriptedCoordination("dying", alive))
-    other = ground.repo(TABLES, coordination=ScriptedCoordination("other", alive))
+    dying = ground.repo(TABLES, store=store, process="dying")
+    other = ground.repo(TABLES, process="other")
     seen: list[int | None] = []
 
     @observer(recluster)
@@ -473,7 +440,7 @@ def test_n4_a_crash_loses_no_weak_notification_of_a_transaction_that_committed(
             t.commit()
     else:
         t.commit()
-    alive.discard("dying")
+    ground.alive.discard("dying")
     drain(other, look)
     expected: dict[int, list[int | None]] = {2: [], 3: [None], 4: [1]}
     assert seen == expected[mutations], "a spurious notification costs a look and no more"

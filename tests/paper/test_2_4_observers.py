@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import pytest
-from stores import Ground, PassingStore, cell_of
+from stores import Ground, PassingStore, at_work, cell_of, put_all
 
 from percola import ConflictError, Observer, Repository, Table, Transaction, Worker, observer
 from percola.cells import Cell, Kind
@@ -87,11 +87,8 @@ def test_a_cycle_of_observers_is_not_prevented_and_shows_in_the_metrics(
         return worker.metrics.counts().get("observer_runs", {})
 
     write(repo, "a", "once")
-    worker.start()
-    try:
+    with at_work(worker):
         wait_until(lambda: min(counts().get("ping", 0), counts().get("pong", 0)) >= 20)
-    finally:
-        worker.stop()
 
 
 # --- Several observers of one column: none may answer for another -----------------------
@@ -203,9 +200,7 @@ def test_an_observed_cell_is_read_once_and_a_run_sees_its_own_write_of_it(
         t.set(contents, row, "own")
         found[row] = seen
 
-    with repo.transaction() as t:
-        t.set(contents, "other", "first")
-        t.set(contents, "page", "second")
+    put_all(repo, contents, {"other": "first", "page": "second"})
     store.cells.clear()
     worker = Worker(repo, [parse], threads=1)
     worker.run_until_idle()

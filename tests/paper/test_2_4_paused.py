@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 import pytest
-from stores import Ground, PassingStore, ScriptedClock, ground
+from stores import Ground, PassingStore, ScriptedClock, at_work, ground, notify, put_all
 
 from percola import (
     ConflictingOptionsError,
@@ -216,9 +216,7 @@ def test_weak_notifications_and_batches_wait_as_well(ground: Ground, ran: Ran) -
     weak = ran.observer("weak", poke, batch=8)
     bench = Bench(ground, weak)
     bench.operator.pause_observer(weak)
-    with bench.operator.transaction() as t:
-        for number in range(20):
-            t.notify(poke, f"{number:02}")
+    notify(bench.operator, poke, *(f"{number:02}" for number in range(20)))
     bench.look()
     assert ran.take() == []
     bench.operator.resume_observer(weak)
@@ -393,13 +391,9 @@ def test_a_worker_is_idle_if_only_paused_observers_have_work(ground: Ground, ran
     repo: Repository = ground.repo(TABLES)
     a, b = ran.observer("a", contents), ran.observer("b", contents, links)
     repo.pause_observer(a)
-    with repo.transaction() as t:
-        for row in "xyz":
-            t.set(contents, row, "text")
+    put_all(repo, contents, dict.fromkeys("xyz", "text"))
     assert not Worker(repo, [a, b], **QUICK).is_idle(), "b has work on the same cells"
-    with repo.transaction() as t:
-        for row in "xyz":
-            t.set(links, row, "text")
+    put_all(repo, links, dict.fromkeys("xyz", "text"))
     Worker(repo, [a, b], **QUICK).run_until_idle()
     assert {name for name, _ in ran.take()} == {"b"}
     assert repo.pending() == {"docs.contents": 3}
@@ -460,16 +454,13 @@ def test_a_name_that_nobody_knows_pauses_and_resumes_nothing(ground: Ground, ran
         repo.pause_observer("a")
     assert repo.paused_observers() == []
     worker = Worker(repo, [ran.observer("a", contents, links)], **QUICK)
-    worker.start()
-    try:
+    with at_work(worker):
         with pytest.raises(UsageError, match="workers: a"):
             repo.pause_observer("aa")
         found = repo.pause_observer("a", reason="why")
         assert (found.name, found.columns, found.reason) == (
             "a", ("docs.contents", "docs.links"), "why",
         )  # fmt: skip
-    finally:
-        worker.stop()
     again = repo.pause_observer("a")
     assert again == found, "known by its pause, which keeps its time and reason"
     with pytest.raises(UsageError, match=r"'aa' is not paused\. Paused observers: a"):

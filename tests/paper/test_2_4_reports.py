@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stores import Ground, ground
+from stores import Ground, at_work, ground
 
 import percola
 from percola import ConflictingOptionsError, Repository, Table, Transaction, Worker, observer
@@ -52,8 +52,7 @@ def test_a_worker_reports_what_it_counted_until_it_stops(
 ) -> None:
     repo: Repository = ground.repo(TABLES)
     worker = Worker(repo, [follow, fails], **QUICK, retention=3600.0)
-    worker.start()
-    try:
+    with at_work(worker):
         put(repo, contents, "a", "b")
         put(repo, links, "a")
 
@@ -72,16 +71,13 @@ def test_a_worker_reports_what_it_counted_until_it_stops(
         assert len(one.observers["follow"].latencies) == len(LATENCIES) + 1
         assert one.retention == 3600 and one.threads == 1 and one.every == 0.01
         assert (one.calls is None) == (repo.context.calls is None)
-    finally:
-        worker.stop()
     assert reports(repo) == []
 
 
 def test_an_idle_worker_writes_no_report(ground: Ground, wait_until: WaitUntil) -> None:
     repo: Repository = ground.repo(TABLES)
     worker = Worker(repo, [follow], **QUICK)
-    worker.start()
-    try:
+    with at_work(worker):
         wait_until(lambda: reports(repo), what="its first report")
         [first] = reports(repo)
         looks = []
@@ -95,8 +91,6 @@ def test_an_idle_worker_writes_no_report(ground: Ground, wait_until: WaitUntil) 
         assert all(looks)
         put(repo, contents, "a")
         wait_until(lambda: reports(repo)[0].at_ms > first.at_ms, what="another report")
-    finally:
-        worker.stop()
 
 
 def test_a_run_that_takes_long_is_in_the_report(ground: Ground, wait_until: WaitUntil) -> None:
@@ -147,8 +141,7 @@ def test_the_report_of_a_killed_worker_is_removed_by_the_next_one(
         [left] = read_reports(repo.context.store)
         assert not repo.context.coordination.is_alive(reporting_process(left))
         worker = Worker(repo, [follow], **QUICK)
-        worker.start()
-        try:
+        with at_work(worker):
             wait_until(
                 lambda: (
                     {reporting_process(row) for row in read_reports(repo.context.store)}
@@ -156,8 +149,6 @@ def test_the_report_of_a_killed_worker_is_removed_by_the_next_one(
                 ),
                 what="the removal of the killed one's report",
             )
-        finally:
-            worker.stop()
 
 
 def test_a_report_needs_a_time_that_can_pass() -> None:

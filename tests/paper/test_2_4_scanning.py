@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from stores import Ground, PassingStore, ScriptedClock, ground
+from stores import Ground, PassingStore, ScriptedClock, ground, notify, put, put_all
 
 from percola import Repository, Table, Transaction, observer
 from percola.cells import Cell, Kind
@@ -95,9 +95,7 @@ class Stage:
     def commit_elsewhere(self, *rows: str) -> None:
         """Write rows of `links`; the wake-up names them."""
         self._hears = False
-        with self.repo.transaction() as t:
-            for row in rows:
-                t.set(target, row, "x")
+        put_all(self.repo, target, dict.fromkeys(rows, "x"))
         self._hears = True
         self._note(wake_up_of([("links", row.encode()) for row in rows]))
         self.store.ranges.clear()
@@ -124,8 +122,7 @@ ALL = ["counts", "docs", "links"]
 def test_n6_what_is_clean_is_not_looked_at_again_until_there_is_news(stage: Stage) -> None:
     assert stage.look() == ALL
     assert stage.look() == []
-    with stage.repo.transaction() as t:
-        t.set(target, "a", "x")
+    put(stage.repo, target, "a", "x")
     assert stage.look() == ["links"]
     assert stage.ran == ["a"]
     assert stage.wait == 0.0
@@ -145,8 +142,7 @@ def test_n6_what_an_observer_notifies_is_where_its_scanner_looks_next(stage: Sta
 
     stage.then = parse
     stage.look()
-    with stage.repo.transaction() as t:
-        t.set(contents, "a", "x")
+    put(stage.repo, contents, "a", "x")
     assert stage.look() == ["docs"]
     assert stage.look() == ["links"]
     assert stage.look() == []
@@ -157,8 +153,7 @@ def test_n6_a_wake_up_of_another_process_is_followed_by_a_scan_of_the_tables_tha
     ground: Ground, stage: Stage
 ) -> None:
     stage.look()
-    with ground.repo(TABLES).transaction() as t:
-        t.set(target, "a", "x")
+    put(ground.repo(TABLES), target, "a", "x")
     assert stage.look() == ["links"]
     assert stage.ran == ["a"]
     assert stage.look() == []
@@ -171,8 +166,7 @@ def test_n6_scanners_of_a_worker_share_what_is_clean(stage: Stage) -> None:
     other = stage.other_scanner()
     assert stage.look() == ALL
     assert stage.look(other) == []
-    with stage.repo.transaction() as t:
-        t.set(target, "a", "x")
+    put(stage.repo, target, "a", "x")
     assert stage.look(other) == ["links"]
     assert stage.look() == []
     stage.clock.now += 1
@@ -195,9 +189,7 @@ def test_while_one_scanner_looks_others_wait_until_there_is_work_for_them(stage:
         meanwhile.append((looked, stage.wait))
 
     def write(*rows: str) -> None:
-        with stage.repo.transaction() as t:
-            for row in rows:
-                t.set(target, row, "x")
+        put_all(stage.repo, target, dict.fromkeys(rows, "x"))
 
     write("a")
     stage.store.on_look = look_with_the_other
@@ -225,8 +217,7 @@ def test_a_scan_that_fails_leaves_its_table_to_others(stage: Stage) -> None:
     def fail(table: str) -> None:
         raise StoreError("the store is away")
 
-    with stage.repo.transaction() as t:
-        t.set(target, "a", "x")
+    put(stage.repo, target, "a", "x")
     stage.store.on_look = fail
     stage.look()
     stage.store.on_look = lambda table: None
@@ -241,13 +232,11 @@ def test_what_nobody_rang_for_is_found_when_it_is_time_to_look_everywhere(
     assert stage.wait == pytest.approx(1.0)
     wake, stage.repo.context.coordination.wake = stage.repo.context.coordination.wake, print  # type: ignore[method-assign]
     try:
-        with ground.repo(TABLES).transaction() as t:
-            t.set(target, "a", "x")
+        put(ground.repo(TABLES), target, "a", "x")
     finally:
         stage.repo.context.coordination.wake = wake  # type: ignore[method-assign]
     stage.clock.now += 0.9
-    with stage.repo.transaction() as t:
-        t.notify(stale, "b")
+    notify(stage.repo, stale, "b")
     assert stage.look() == ["counts"]
     assert stage.look() == []
     assert stage.wait == pytest.approx(0.1), "the whole second counts from the last such look"
@@ -258,8 +247,7 @@ def test_what_nobody_rang_for_is_found_when_it_is_time_to_look_everywhere(
 
 def test_a_table_with_a_row_that_another_scanner_works_on_is_looked_at_again(stage: Stage) -> None:
     stage.look()
-    with stage.repo.transaction() as t:
-        t.set(target, "a", "x")
+    put(stage.repo, target, "a", "x")
     coordination = stage.repo.context.coordination
     assert coordination.try_lock("links", b"a")
     assert set(stage.look()) == {"links"}
@@ -408,9 +396,7 @@ def test_scans_without_a_wake_up_take_a_tenth_of_the_time_at_most(stage: Stage) 
 
 def test_a_table_that_a_stint_has_left_unfinished_is_gone_on_with(stage: Stage) -> None:
     rows = [f"{number:03}" for number in range(300)]
-    with stage.repo.transaction() as t:
-        for row in rows:
-            t.set(target, row, "x")
+    put_all(stage.repo, target, dict.fromkeys(rows, "x"))
 
     def slow(t: Transaction, row: str) -> None:
         stage.clock.now += 0.3
@@ -429,9 +415,7 @@ def test_n7_where_little_is_dirty_one_call_finds_it_and_a_random_row_begins(grou
     first = set()
     for seed in range(20):
         stage = Stage(ground, seed)
-        with stage.repo.transaction() as t:
-            for row in rows:
-                t.set(contents, row, str(seed))
+        put_all(stage.repo, contents, dict.fromkeys(rows, str(seed)))
         assert stage.look() == ALL
         at = rows.index(stage.ran[0])
         assert stage.ran == rows[at:] + rows[:at]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from stores import Ground, cell_of
+from stores import Ground, at_work, cell_of
 
 from percola import (
     ConflictError,
@@ -212,8 +212,7 @@ def test_workers_agree_only_if_an_observer_has_the_same_columns_in_both(
     ground: Ground, repo: Repository
 ) -> None:
     first = Worker(repo, [make()], threads=1)
-    first.start()
-    try:
+    with at_work(first):
         same = observer(refresh, category, price, name="relabel")(relabel)
         with_same = Worker(repo, [same], threads=1)
         with_same.start()
@@ -222,5 +221,3 @@ def test_workers_agree_only_if_an_observer_has_the_same_columns_in_both(
         for one in (fewer, observer(price, name="relabel")(relabel)):
             with pytest.raises(ObserverMismatchError, match="relabel"):
                 Worker(repo, [one], threads=1).start()
-    finally:
-        first.stop()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from holders import Holder
-from stores import Ground, PassingStore, ScriptedClock, ground
+from stores import Ground, PassingStore, ScriptedClock, at_work, ground, notify, put_all
 
 from percola import ConflictingOptionsError, Repository, Table, Transaction, Worker, observer
 from percola.cells import Kind
@@ -40,11 +40,7 @@ def fails(t: Transaction, row: str) -> None:
 
 
 def put(repo: Repository, column: Any, *rows: str) -> int:
-    with repo.transaction() as t:
-        for row in rows:
-            t.set(column, row, "text")
-    assert t.commit_ts is not None
-    return t.commit_ts
+    return put_all(repo, column, dict.fromkeys(rows, "text"))
 
 
 def survey(repo: Repository, *observers: Observer[str]) -> Surveyed:
@@ -61,8 +57,7 @@ def test_a_survey_counts_the_cells_that_wait_and_finds_the_oldest_change(ground:
     first = put(repo, contents, "m")
     second = put(repo, links, "z")
     put(repo, contents, "a", "m")
-    with repo.transaction() as t:
-        t.notify(poke, "a")
+    notify(repo, poke, "a")
     found = survey(repo, a, b)
     assert (found.dirty, found.complete) == ({"a": 2, "b": 2}, True)
     assert found.oldest == {"a": first, "b": second}
@@ -246,8 +241,7 @@ def test_a_worker_that_surveys_exports_what_it_finds(
 
     assert value("observer_dirty_cells", "a") is None
     assert value("gc_retention_seconds") == 3600
-    worker.start()
-    try:
+    with at_work(worker):
 
         def dead_lettered() -> bool:
             # A survey between the two mutations' reads sees the change twice.
@@ -267,8 +261,6 @@ def test_a_worker_that_surveys_exports_what_it_finds(
         repo.resume_observer(a)
         wait_until(lambda: value("observer_dirty_cells", "a") == 0, what="its answers")
         assert value("observer_latency_seconds_count", "a") == 2
-    finally:
-        worker.stop()
     with pytest.raises(ConflictingOptionsError, match="survey must be None or more than 0"):
         Worker(repo, [a], survey=0)
 

@@ -7,16 +7,20 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import pytest
 from stores import (
     DEADLINE,
-    Crashed,
-    CrashingStore,
     Ground,
     PassingStore,
-    ScriptedCoordination,
+    at_work,
+    die,
+    heard,
     in_thread,
+    notify,
+    put,
+    put_all,
 )
 
 from percola import (
@@ -28,11 +32,11 @@ from percola import (
     Worker,
     observer,
 )
-from percola.cells import Cell, Kind
+from percola.cells import Kind
 from percola.coordination.memory import MemoryCoordination
 from percola.inspection import failures
 from percola.observers import scanner
-from percola.store.base import CellState, RowMutation, Tablet
+from percola.store.base import Tablet
 
 docs = Table("docs")
 contents = docs.column("contents", str, observed=True)
@@ -57,47 +61,6 @@ def write(repo: Repository, *rows: str) -> None:
 # --- N6: finding work costs in proportion to what is dirty ------------------------------
 
 
-class CountingStore(PassingStore):
-    """Counts calls, and what they return."""
-
-    def __init__(self, inner: PassingStore) -> None:
-        super().__init__(inner)
-        self.calls: Counter[str] = Counter()
-
-    def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
-        self.calls["read"] += 1
-        self.calls["cells"] += len(cells)
-        return self.inner.read(cells, ts)
-
-    def entries(
-        self, cell: Cell, kind: Kind, low: int, high: int, limit: int | None = None
-    ) -> list[tuple[int, bytes]]:
-        self.calls["entries"] += 1
-        return self.inner.entries(cell, kind, low, high, limit)
-
-    def scan(self, *args: object, **kwargs: object) -> object:  # type: ignore[override]
-        self.calls["scan"] += 1
-        return self.inner.scan(*args, **kwargs)  # type: ignore[arg-type]
-
-    def scan_kind(
-        self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
-    ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
-        found = self.inner.scan_kind(kind, table, start, end, limit)
-        self.calls["found"] += len(found[0])
-        self.calls["scan_kind"] += 1
-        return found
-
-    def tablets(self, table: str) -> list[Tablet]:
-        found = self.inner.tablets(table)
-        self.calls["tablets"] += 1
-        self.calls["most tablets"] = max(self.calls["most tablets"], len(found))
-        return found
-
-    def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
-        self.calls["mutate"] += 1
-        return self.inner.mutate(batch)
-
-
 def test_n6_finding_and_running_three_dirty_rows_costs_the_same_in_a_table_of_any_size(
     ground: Ground,
 ) -> None:
@@ -108,15 +71,24 @@ def test_n6_finding_and_running_three_dirty_rows_costs_the_same_in_a_table_of_an
                 t.set(size, f"clean {number:05}", number)
         repo = ground.repo(TABLES)
         write(repo, "a", "d", "z")
-        store = CountingStore(ground.store)
+        calls: Counter[str] = Counter()
+        store = heard(
+            ground.store,
+            read=lambda _, cells, ts, calls=calls: calls.update(read=1, cells=len(cells)),
+            scan_kind=lambda found, *_, calls=calls: calls.update(scan_kind=1, found=len(found[0])),
+            **{
+                one: lambda *_, one=one, calls=calls: calls.update([one])
+                for one in ("entries", "scan", "mutate")
+            },
+        )
         Worker(ground.repo(TABLES, store=store), [measure], threads=1).run_until_idle()
-        costs.append(store.calls)
+        costs.append(calls)
     small, large = costs
     assert large["scan"] == small["scan"] == 0, "a worker never scans what is clean"
     assert large["found"] <= 3 * 12
     for name in ("read", "cells", "entries", "scan_kind", "mutate"):
         assert large[name] <= small[name] + 15, (name, small, large)
-    assert large["most tablets"] <= 16
+    assert len(ground.store.tablets("docs")) <= 16
 
 
 # --- Wake-ups, and the safety net -------------------------------------------------------
@@ -126,8 +98,7 @@ def test_a_local_commit_wakes_a_local_worker_at_once(
     repo: Repository, wait_until: Callable[..., object]
 ) -> None:
     worker = Worker(repo, [measure], threads=2, rescan=60)
-    worker.start()
-    try:
+    with at_work(worker):
         took = []
         for number in range(10):
             began = time.monotonic()
@@ -137,8 +108,6 @@ def test_a_local_commit_wakes_a_local_worker_at_once(
             # Its own transaction takes about as long as that which woke it.
             took.append(time.monotonic() - written - 3 * (written - began))
         assert sorted(took)[5] < 0.25, took
-    finally:
-        worker.stop()
 
 
 def test_a_worker_that_works_again_finds_what_it_was_not_woken_for(repo: Repository) -> None:
@@ -146,8 +115,7 @@ def test_a_worker_that_works_again_finds_what_it_was_not_woken_for(repo: Reposit
     note = observer(text, name="note")(lambda t, row: seen.append(row))
     worker = Worker(repo, [note], rescan=1e6)
     for row in ("a", "b"):
-        with repo.transaction() as t:
-            t.set(text, row, "x")
+        put(repo, text, row, "x")
         working = in_thread(worker.run_until_idle)
         try:
             working.result(10)
@@ -169,12 +137,9 @@ def test_scanning_makes_up_for_a_lost_wake_up(
 ) -> None:
     repo = ground.repo(TABLES, coordination=Mute())
     worker = Worker(repo, [measure], threads=1, rescan=0.05)
-    worker.start()
-    try:
+    with at_work(worker):
         write(repo, "a")
         wait_until(lambda: repo.snapshot().get(size, "a") == 4)
-    finally:
-        worker.stop()
 
 
 # --- Advisory locks and teleports -------------------------------------------------------
@@ -188,6 +153,12 @@ class Blocking:
         self.go = threading.Event()
         self.observer = observer(contents, name="measure")(self._run)
 
+    def __enter__(self) -> Blocking:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.go.set()
+
     def _run(self, t: Transaction, row: str) -> None:
         if row in self.arrived:
             self.arrived[row].set()
@@ -200,17 +171,13 @@ def test_n7_a_scanner_that_meets_another_one_jumps_elsewhere(
 ) -> None:
     blocking = Blocking("m")
     worker = Worker(repo, [blocking.observer], threads=2, rescan=60)
-    worker.start()
-    try:
+    with at_work(worker), blocking:
         write(repo, "m")
         assert blocking.arrived["m"].wait(DEADLINE)
         write(repo, "a", "b", "x", "y")
         wait_until(lambda: len(list(repo.snapshot().scan(docs, columns=[size]))) == 4)
         wait_until(lambda: worker.metrics.counts()["scan_teleports"][""] > 0)
         assert repo.snapshot().get(size, "m") is None
-    finally:
-        blocking.go.set()
-        worker.stop()
     assert repo.snapshot().get(size, "m") == 4
 
 
@@ -220,50 +187,37 @@ def test_n7_a_row_right_behind_a_busy_one_is_not_starved(
     """No random key falls between the two: after some jumps a scanner goes past the others."""
     blocking = Blocking("https://example.org/page")
     worker = Worker(repo, [blocking.observer], threads=2, rescan=60)
-    worker.start()
-    try:
+    with at_work(worker), blocking:
         write(repo, "https://example.org/page")
         assert blocking.arrived["https://example.org/page"].wait(DEADLINE)
         write(repo, "https://example.org/page?1")
         wait_until(lambda: repo.snapshot().get(size, "https://example.org/page?1") == 4)
-    finally:
-        blocking.go.set()
-        worker.stop()
 
 
 def test_n7_where_much_is_dirty_scanners_begin_at_random_places(ground: Ground) -> None:
     """Passes of one thread over a table with many dirty cells begin at many different keys, in
     every tablet; here they are others' to answer."""
-    with ground.repo(TABLES).transaction() as t:
-        for number in range(200):
-            t.set(contents, f"{number:03}", "x")
+    put_all(ground.repo(TABLES), contents, {f"{number:03}": "x" for number in range(200)})
     starts: list[bytes] = []
 
-    class Noting(PassingStore):
-        def scan_kind(
-            self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
-        ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
-            if kind is Kind.NOTIFY and table == "docs" and not end and start not in found:
-                starts.append(start)
-            entries, following = self.inner.scan_kind(kind, table, start, end, limit)
-            found.add(following or b"")
-            return entries, following
+    def note(
+        answer: Any, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", *_: int
+    ) -> None:
+        if kind is Kind.NOTIFY and table == "docs" and not end and start not in found:
+            starts.append(start)
+        found.add(answer[1] or b"")
 
     @observer(poked)
     def look_up(t: Transaction, row: str) -> None:
         raise AssertionError("nobody pokes")
 
     found = {b""}
-    store = Noting(ground.store)
-    repo = ground.repo(TABLES, store=store)
+    repo = ground.repo(TABLES, store=heard(ground.store, scan_kind=note))
     worker = Worker(repo, [look_up], threads=1, rescan=0.001)
-    worker.start()
-    try:
+    with at_work(worker):
         deadline = time.monotonic() + DEADLINE
         while len(starts) < 60 and time.monotonic() < deadline:
             threading.Event().wait(0.005)
-    finally:
-        worker.stop()
     assert len(set(starts)) > 30
     tablets = ground.store.tablets("docs")
     hit = {max(i for i, tablet in enumerate(tablets) if tablet.start <= key) for key in starts}
@@ -275,9 +229,7 @@ def test_n7_scanners_begin_at_random_rows_of_clumps_too(
 ) -> None:
     """Nearly all keys between these rows lie between two clumps of them."""
     rows = [f"{part}/{number:02}" for part in range(6) for number in range(20)]
-    with ground.repo(TABLES).transaction() as t:
-        for row in rows:
-            t.notify(again, row)
+    notify(ground.repo(TABLES), again, *rows)
     begun: list[bytes] = []
     enough = threading.Event()
 
@@ -297,11 +249,8 @@ def test_n7_scanners_begin_at_random_rows_of_clumps_too(
     # A scan that skips what is locked, after some that have met others, is not asked about.
     monkeypatch.setattr(scanner, "_TELEPORTS", 1_000_000)
     worker = Worker(ground.repo(TABLES, coordination=Elsewhere()), [serve], threads=1, rescan=0.001)
-    worker.start()
-    try:
+    with at_work(worker):
         assert enough.wait(DEADLINE)
-    finally:
-        worker.stop()
     assert len(set(begun[:200])) > 60  # Of 120.
 
 
@@ -311,10 +260,7 @@ class SplitStore(PassingStore):
     cuts: Sequence[bytes] = ()
 
     def tablets(self, table: str) -> list[Tablet]:
-        return [
-            Tablet(low, high)
-            for low, high in zip((b"", *self.cuts), (*self.cuts, b""), strict=True)
-        ]
+        return [*map(Tablet, (b"", *self.cuts), (*self.cuts, b""))]
 
 
 @pytest.mark.parametrize("tablets", [1, 6])
@@ -346,11 +292,8 @@ def test_n7_where_there_is_always_more_to_do_every_tablet_and_row_gets_its_turn(
             for number in range(rows):
                 t.notify(again, f"{part}/{number:02}")
     worker = Worker(repo, [serve], threads=4)
-    worker.start()
-    try:
+    with at_work(worker):
         assert enough.wait(4 * DEADLINE)
-    finally:
-        worker.stop()
     by_row = Counter(served)
     by_part = Counter(row[0] for row in served)
     assert len(by_row) == parts * rows, f"{parts * rows - len(by_row)} rows were never served"
@@ -402,18 +345,6 @@ def test_stop_lets_a_running_observer_finish_and_runs_no_more(repo: Repository) 
     worker.stop()
 
 
-def test_run_until_idle_can_be_called_again(repo: Repository) -> None:
-    worker = Worker(repo, [measure], threads=2)
-    for row in ("a", "b"):
-        write(repo, row)
-        worker.run_until_idle()
-        assert repo.snapshot().get(size, row) == 4
-
-
-def test_run_until_idle_of_an_idle_repository_returns(repo: Repository) -> None:
-    Worker(repo, [measure]).run_until_idle()
-
-
 def test_a_worker_leaves_notifications_of_columns_that_others_observe(
     ground: Ground, repo: Repository
 ) -> None:
@@ -451,36 +382,21 @@ def test_an_observer_that_exits_its_thread_counts_as_failing(
 
     write(repo, "a", "b", "c")
     worker = Worker(repo, [leaves], threads=1, attempts=1)
-    worker.start()
-    try:
+    with at_work(worker):
         wait_until(worker.is_idle)
         assert sorted(one.cell.row for one in failures(repo)) == [b"a", b"c"]
-    finally:
-        worker.stop()
 
 
 def test_a_worker_settles_what_the_dead_left_without_being_asked(
     ground: Ground, wait_until: Callable[..., object]
 ) -> None:
     """A running worker looks for locks now and then: nobody has to read the cells."""
-    alive: set[str] = set()
-    store = CrashingStore(ground.store, at=4)
-    dying = ground.repo(TABLES, store=store, coordination=ScriptedCoordination("dying", alive))
-    repo = ground.repo(TABLES, coordination=ScriptedCoordination("worker", alive))
-    t = dying.transaction(two_phase=True)
-    t.set(contents, "a", "x")
-    t.set(contents, "b", "xy")
-    store.armed = True
-    with pytest.raises(Crashed):
-        t.commit()
-    alive.discard("dying")
+    die(ground, TABLES, 4, contents, {"a": "x", "b": "xy"})
+    repo = ground.repo(TABLES, process="worker")
     worker = Worker(repo, [measure], threads=1, rescan=0.02, sweep=0.05)
-    worker.start()
-    try:
+    with at_work(worker):
         wait_until(lambda: not ground.left_over(docs, Kind.LOCK))
         wait_until(lambda: not ground.left_over(docs, Kind.NOTIFY))
-    finally:
-        worker.stop()
     assert repo.snapshot().get_many([(size, "a"), (size, "b")]) == [1, 2]
 
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
-from stores import Ground, PassingStore, in_thread, phase
+from stores import Ground, PassingStore, in_thread, phase, put_all
 
 import percola
 from percola import Repository, Table
@@ -64,9 +64,7 @@ def test_locking_and_checking_a_row_is_one_conditional_mutation(ground: Ground) 
 
 def test_all_secondaries_go_in_one_call_a_phase(ground: Ground) -> None:
     store, repo = counted(ground)
-    with repo.transaction(two_phase=True) as t:
-        for number in range(100):
-            t.set(title, f"{number}", "x")
+    put_all(repo, title, {f"{number}": "x" for number in range(100)}, two_phase=True)
     assert store.mutations == [("prewrite", 1), ("prewrite", 99), ("commit", 1), ("commit", 99)]
 
 
@@ -85,9 +83,7 @@ def test_batches_are_bounded_in_rows_and_in_bytes_and_keep_their_order() -> None
 
 
 def test_many_cells_of_many_rows_are_read_in_one_call(ground: Ground) -> None:
-    with ground.repo(TABLES).transaction() as t:
-        for number in range(50):
-            t.set(title, f"{number}", f"title {number}")
+    put_all(ground.repo(TABLES), title, {f"{number}": f"title {number}" for number in range(50)})
     store, repo = counted(ground)
     cells = [(title, f"{number}") for number in range(60)]
     values = repo.snapshot().get_many([*cells, *cells[:5]])

@@ -10,7 +10,7 @@ from borrowed import only_near
 from holders import Holder
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stores import DEADLINE, Ground, PassingStore, ScriptedClock, in_thread
+from stores import DEADLINE, Ground, PassingStore, ScriptedClock, in_thread, notify, put, put_all
 
 from percola import Observer, Repository, Table, Transaction, Worker, observer
 from percola.cells import Cell
@@ -110,9 +110,7 @@ def test_a_habit_that_changes_is_followed(ground: Ground) -> None:
 def test_a_large_value_is_not_fetched_on_a_guess_for_ever(ground: Ground) -> None:
     """Read by two in five, a short value comes along and a long one does not."""
     store, repo = filled(ground)
-    with repo.transaction() as t:
-        for number in range(40):
-            t.set(body, f"r{number:02}", b"x" * 3 * WORTH)
+    put_all(repo, body, {f"r{number:02}": b"x" * 3 * WORTH for number in range(40)})
     for number in range(35):
         columns = (title, body, language) if number % 5 in (0, 2) else (title,)
         visit(repo, f"r{number:02}", *columns)
@@ -332,12 +330,9 @@ def test_what_an_observer_reads_of_its_rows_comes_for_a_whole_batch(ground: Grou
     def add(t: Transaction, row: str) -> None:
         t.set(tally, row, (t.get(tally, row) or 0) + (t.get(rank, row) or 0))
 
-    with repo.transaction() as t:
-        t.notify(due, "r00")
+    notify(repo, due, "r00")
     work(repo, add)
-    with repo.transaction() as t:
-        for number in range(1, 31):
-            t.notify(due, f"r{number:02}")
+    notify(repo, due, *(f"r{number:02}" for number in range(1, 31)))
     store.calls.clear()
     work(repo, add)
     assert len(store.calls) <= 4, "a scan begins at a random row and goes round"
@@ -387,9 +382,7 @@ def test_the_row_locks_of_a_batch_are_taken_together_and_given_back_together(
     def nothing(t: Transaction, row: str) -> None:
         pass
 
-    with repo.transaction() as t:
-        for number in range(40):
-            t.notify(due, f"r{number:02}")
+    notify(repo, due, *(f"r{number:02}" for number in range(40)))
     work(repo, nothing)
     assert len(taken) <= 6, "a scan begins at a random row; the first batch locks a few"
     assert max(map(len, taken)) >= 15
@@ -429,9 +422,7 @@ def test_where_very_many_rows_are_dirty_each_of_a_batch_is_still_found_dirty(
 
     rows = [f"r{number:02}" for number in range(6)]
     for _ in range(3):
-        with repo.transaction() as t:
-            for row in rows:
-                t.notify(due, row)
+        notify(repo, due, *rows)
     found = Worker(repo, [nothing])._runs._look_together(
         [Cell("pages", row.encode(), due.key) for row in rows]
     )
@@ -439,8 +430,7 @@ def test_where_very_many_rows_are_dirty_each_of_a_batch_is_still_found_dirty(
 
 
 def changed(repo: Repository, row: str) -> None:
-    with repo.transaction() as t:
-        t.set(url, row, f"http://{row}")
+    put(repo, url, row, f"http://{row}")
 
 
 def work(repo: Repository, one: Observer[str]) -> Worker:
@@ -468,8 +458,7 @@ def test_calls_are_counted_by_caller_and_kind_and_told_to_who_asks_the_worker() 
         t.set(tally, row, (t.get(tally, row) or 0) + (t.get(rank, row) or 0))
 
     for row in ("a", "b"):
-        with repo.transaction() as t:
-            t.notify(due, row)
+        notify(repo, due, row)
         worker = work(repo, add)
     counts = calls.counts()
     assert counts["add", "read"] == (3, 4, 4), "tally, rank; then both at once"

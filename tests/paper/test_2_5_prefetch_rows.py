@@ -9,7 +9,7 @@ import pytest
 from holders import Holder
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stores import Ground, PassingStore, ScriptedClock
+from stores import Ground, PassingStore, ScriptedClock, notify, put_all
 
 from percola import Repository, Table, Transaction, UnknownTableError, Worker, observer
 from percola.cells import Cell
@@ -169,9 +169,7 @@ def test_a_family_that_an_observer_reads_comes_for_a_whole_batch(ground: Ground)
 
     for rows in (range(1), range(1, 31)):
         store.calls.clear()
-        with repo.transaction() as t:
-            for number in rows:
-                t.notify(due, f"r{number:02}")
+        notify(repo, due, *(f"r{number:02}" for number in rows))
         Worker(repo, [add], threads=1, retention=None).run_until_idle()
     assert len(store.calls) <= 4, "a scan begins at a random row and goes round"
     assert sorted(row for call in store.calls for row in call) == [f"r{n:02}" for n in range(1, 31)]
@@ -212,9 +210,7 @@ def test_a_family_that_is_not_read_any_more_is_not_fetched_any_more(ground: Grou
 
 def test_rows_that_are_long_for_how_seldom_they_are_read_do_not_come_ahead(ground: Ground) -> None:
     store, repo = filled(ground)
-    with repo.transaction() as t:
-        for number in range(40):
-            t.set(source["long"], f"r{number:02}", "x" * 3 * WORTH)
+    put_all(repo, source["long"], {f"r{number:02}": "x" * 3 * WORTH for number in range(40)})
     for number in range(36):
         with repo.transaction() as t:
             t._expect([b"r%02d" % number])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from borrowed import only_near
-from stores import Ground, PassingStore, ScriptedClock
+from stores import Ground, PassingStore, ScriptedClock, notify, put_all
 
 from percola import (
     Observer,
@@ -48,9 +48,7 @@ class ReadStore(PassingStore):
 
 def filled(ground: Ground, **options: Any) -> tuple[ReadStore, Repository]:
     """A repository of forty documents with ten keys, each of which counts its documents."""
-    with ground.repo(TABLES).transaction() as t:
-        for number in range(40):
-            t.set(key, f"d{number:02}", f"k{number % 10}")
+    put_all(ground.repo(TABLES), key, {f"d{number:02}": f"k{number % 10}" for number in range(40)})
     store = ReadStore(ground.store)
     return store, ground.repo(TABLES, store=store, **{"prefetches": True, **options})
 
@@ -67,9 +65,7 @@ def enter(t: Transaction, row: str) -> None:
 
 def notified(repo: Repository, numbers: Sequence[int]) -> list[str]:
     names = [f"d{number:02}" for number in numbers]
-    with repo.transaction() as t:
-        for name in names:
-            t.notify(due, name)
+    notify(repo, due, *names)
     return names
 
 
@@ -134,9 +130,7 @@ def test_rows_whose_reading_ahead_fails_run_alone_and_only_they_are_dead_lettere
 
 @only_near("it is about stores that are not behind a network")
 def test_where_a_read_costs_little_nothing_is_read_ahead(ground: Ground) -> None:
-    with ground.repo(TABLES).transaction() as t:
-        t.set(key, "d01", "k1")
-        t.set(key, "d02", "k2")
+    put_all(ground.repo(TABLES), key, {"d01": "k1", "d02": "k2"})
     told: list[Sequence[str]] = []
     for batch in (1, 4):
         with ground.repo(TABLES).transaction() as t:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,16 +15,18 @@ from stores import (
     Ground,
     PassingStore,
     ScriptedClock,
-    ScriptedCoordination,
     SeamStore,
+    heard,
     in_thread,
+    put_all,
     stop_at,
+    stopped,
 )
 
 from percola import LockTimeoutError, Repository, UsageError, feed, observer
 from percola.cells import INLINE_BYTES, Cell, Kind
 from percola.observers.worker import Worker
-from percola.store.base import CellState, OneStepStore
+from percola.store.base import OneStepStore
 
 
 @dataclass
@@ -107,23 +109,15 @@ def test_a_part_of_the_columns_may_be_asked_for_and_every_change_is_reported_all
     assert [values(one) for one in found] == [{"bal": 1, "tag:x": "y"}, {}]
 
 
-class Reads(PassingStore):
-    """Notes of how many rows each read names."""
-
-    def __init__(self, inner: OneStepStore) -> None:
-        super().__init__(inner)
-        self.rows: list[int] = []
-
-    def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
-        self.rows.append(len({cell.row for cell in cells}))
-        return self.inner.read(cells, ts)
-
-    def scan_rows(
-        self, table: str, rows: Sequence[bytes], ts: int, **more: Any
-    ) -> dict[bytes, list[tuple[Cell, CellState]]]:
-        found = self.inner.scan_rows(table, rows, ts, **more)
-        self.rows.append(len(found))
-        return found
+def rows_read(repo: Repository) -> tuple[OneStepStore, list[int]]:
+    """The repository's store, which notes of how many rows each read is."""
+    rows: list[int] = []
+    store = heard(
+        repo.context.store,  # type: ignore[arg-type]
+        read=lambda _, cells, ts: rows.append(len({cell.row for cell in cells})),
+        scan_rows=lambda found, *_: rows.append(len(found)),
+    )
+    return store, rows
 
 
 WANTED = pytest.mark.parametrize(
@@ -136,26 +130,24 @@ def test_a_thousand_commits_are_read_in_few_calls(repo: Repository, wanted: Any)
     for number in range(1000):
         with repo.transaction() as t:
             t.set(bal, f"r{number % 900}", number)
-    reads = Reads(repo.context.store)  # type: ignore[arg-type]
+    store, rows = rows_read(repo)
     upto = feed.settled(repo, bank)
-    found = list(feed.read_changes(reads, bank.name, 0, upto, wanted=wanted, before=True))
+    found = list(feed.read_changes(store, bank.name, 0, upto, wanted=wanted, before=True))
     assert [one.values[bal.key] for one in found] == [b"%d" % each for each in range(1000)]
     assert [one.before for one in found[:900]] == [{}] * 900
     assert [one.before for one in found[900:]] == [{bal.key: b"%d" % at} for at in range(100)]
-    assert sum(reads.rows) == 2 * 1000 and len(reads.rows) <= 2 * 18
+    assert sum(rows) == 2 * 1000 and len(rows) <= 2 * 18
 
 
 @WANTED
 def test_of_large_rows_few_are_in_memory_at_once(repo: Repository, wanted: Any) -> None:
     for number in range(12):
-        with repo.transaction() as t:
-            for half in ("a", "b"):
-                t.set(note, f"{number}{half}", half * 2**20)
-    reads = Reads(repo.context.store)  # type: ignore[arg-type]
+        put_all(repo, note, {f"{number}{half}": half * 2**20 for half in ("a", "b")})
+    store, rows = rows_read(repo)
     upto = feed.settled(repo, bank)
-    found = list(feed.read_changes(reads, bank.name, 0, upto, wanted=wanted))
-    assert len(found) == sum(reads.rows) == 24
-    assert max(reads.rows) <= 4
+    found = list(feed.read_changes(store, bank.name, 0, upto, wanted=wanted))
+    assert len(found) == sum(rows) == 24
+    assert max(rows) <= 4
 
 
 def test_what_percola_writes_for_itself_is_no_change(repo: Repository) -> None:
@@ -185,7 +177,6 @@ class Pair:
 
     gate: Gate
     seam: SeamStore
-    alive: set[str]
     writer: Repository
     repo: Repository
     follower: Follower
@@ -200,15 +191,16 @@ class Pair:
         return committing
 
 
+def pair_on(ground: Ground, **options: Any) -> Pair:
+    seam = SeamStore(ground.store)
+    writer = ground.repo(TABLES, store=seam, process="writer")
+    repo = ground.repo(TABLES, process="other", **options)
+    return Pair(Gate(), seam, writer, repo, Follower(repo))
+
+
 @pytest.fixture
 def pair(ground: Ground) -> Pair:
-    alive: set[str] = set()
-    seam = SeamStore(ground.store)
-    writer = ground.repo(TABLES, store=seam, coordination=ScriptedCoordination("writer", alive))
-    repo = ground.repo(
-        TABLES, coordination=ScriptedCoordination("other", alive), lock_wait_seconds=20
-    )
-    return Pair(Gate(), seam, alive, writer, repo, Follower(repo))
+    return pair_on(ground, lock_wait_seconds=20)
 
 
 @pytest.mark.parametrize(("where", "row", "after"), PLACES)
@@ -250,7 +242,7 @@ def test_a_transaction_whose_process_dies_holds_nobody_up_and_comes_whole_or_not
     repo = ground.repo(TABLES)
     follower = Follower(repo)
     store = CrashingStore(ground.store, at)
-    dying = ground.repo(TABLES, store=store, coordination=ScriptedCoordination("dying", set()))
+    dying = ground.repo(TABLES, store=store, process="dying")
     t = dying.transaction(two_phase=True)
     for name in "abc":
         t.set(bal, name, 9)
@@ -276,7 +268,7 @@ def test_a_commit_that_a_reader_rolls_forward_is_listed_at_its_commit_timestamp(
 ) -> None:
     repo = ground.repo(TABLES)
     store = CrashingStore(ground.store, at=4)
-    dying = ground.repo(TABLES, store=store, coordination=ScriptedCoordination("dying", set()))
+    dying = ground.repo(TABLES, store=store, process="dying")
     t = dying.transaction(two_phase=True)
     for name in "ab":
         t.set(bal, name, 9)
@@ -303,16 +295,16 @@ def test_what_was_settled_once_stays_so_whatever_locks_come_later(pair: Pair) ->
     at = put(pair.repo, "a", value=4)
     before = feed.settled(pair.repo, bank)
     assert before >= at
-    pair.seam.hook = stop_at("commit", "a", pair.gate)
-    committing = in_thread(old.commit)
-    pair.gate.await_arrival()
-    # Its lock is below what was settled, and in the way of every ordinary reader.
-    assert feed.settled(pair.repo, bank) < old.start_ts < at
-    images = list(feed.read_changes(pair.repo.context.store, "bank", old.start_ts, before))
-    assert [(one.row, one.commit_ts, one.values) for one in images] == [(b"a", at, {b"bal": b"4"})]
-    rows = list(feed.read_rows(pair.repo.context.store, "bank", before, wanted=None))
-    assert [(one.row, one.commit_ts, one.values) for one in rows] == [(b"a", at, {b"bal": b"4"})]
-    pair.gate.open()
+    with stopped(pair.seam, old.commit, "commit", "a") as committing:
+        # Its lock is below what was settled, and in the way of every ordinary reader.
+        assert feed.settled(pair.repo, bank) < old.start_ts < at
+        store = pair.repo.context.store
+        for found in (
+            feed.read_changes(store, "bank", old.start_ts, before),
+            feed.read_rows(store, "bank", before, wanted=None),
+        ):
+            seen = [(one.row, one.commit_ts, one.values) for one in found]
+            assert seen == [(b"a", at, {b"bal": b"4"})]
     assert committing.result(20) > before
     found = list(feed.changes(pair.repo, bank, before))
     assert [(one.changed, values(one)) for one in found] == [
@@ -327,16 +319,13 @@ def test_a_position_that_would_go_back_is_refused(pair: Pair) -> None:
     old.set(tags["x"], "a", "late")
     at = put(pair.repo, "a", value=4)
     assert follower.poll() == [("a", at, ("bal",))]
-    pair.seam.hook = stop_at("commit", "a", pair.gate)
-    committing = in_thread(old.commit)
-    pair.gate.await_arrival()
-    upto = feed.settled(pair.repo, bank)
-    assert upto < at <= follower.after
-    with pytest.raises(UsageError, match=r"up to max\(after, feed\.settled\(repo, table\)\)"):
-        feed.changes(pair.repo, bank, follower.after, upto)
-    assert list(feed.changes(pair.repo, bank, follower.after)) == []
-    assert follower.poll() == []
-    pair.gate.open()
+    with stopped(pair.seam, old.commit, "commit", "a") as committing:
+        upto = feed.settled(pair.repo, bank)
+        assert upto < at <= follower.after
+        with pytest.raises(UsageError, match=r"up to max\(after, feed\.settled\(repo, table\)\)"):
+            feed.changes(pair.repo, bank, follower.after, upto)
+        assert list(feed.changes(pair.repo, bank, follower.after)) == []
+        assert follower.poll() == []
     late = committing.result(20)
     assert follower.poll() == [("a", late, ("tag:x",))]
 
@@ -392,15 +381,12 @@ def test_below_a_late_lock_older_versions_and_long_values_are_found(pair: Pair) 
     with pair.repo.transaction() as t:
         t.set(bal, "a", 2)
     before = feed.settled(pair.repo, bank)
-    pair.seam.hook = stop_at("commit", "a", pair.gate)
-    committing = in_thread(late.commit)
-    pair.gate.await_arrival()
-    store = pair.repo.context.store
-    [image] = feed.read_changes(store, "bank", late.start_ts, before, end=b"b")
-    assert image.values == {b"bal": b"2", b"note": b"long" * INLINE_BYTES}
-    [row] = feed.read_rows(store, "bank", before, wanted=[(b"note", False)])
-    assert (row.commit_ts, row.changed) == (first.commit_ts, (b"note",))
-    pair.gate.open()
+    with stopped(pair.seam, late.commit, "commit", "a") as committing:
+        store = pair.repo.context.store
+        [image] = feed.read_changes(store, "bank", late.start_ts, before, end=b"b")
+        assert image.values == {b"bal": b"2", b"note": b"long" * INLINE_BYTES}
+        [row] = feed.read_rows(store, "bank", before, wanted=[(b"note", False)])
+        assert (row.commit_ts, row.changed) == (first.commit_ts, (b"note",))
     committing.result(20)
 
 
@@ -418,19 +404,9 @@ def test_asked_for_a_timestamp_that_is_not_settled_it_waits_for_what_may_commit_
 
 
 def test_a_transaction_that_takes_too_long_is_told_as_such(ground: Ground) -> None:
-    alive: set[str] = set()
-    seam, gate, clock = SeamStore(ground.store), Gate(), ScriptedClock()
-    writer = ground.repo(TABLES, store=seam, coordination=ScriptedCoordination("writer", alive))
-    repo = ground.repo(
-        TABLES,
-        coordination=ScriptedCoordination("other", alive),
-        clock=clock,
-        lock_wait_seconds=2,
-        lock_ttl_seconds=1000,
-    )
-    pair = Pair(gate, seam, alive, writer, repo, Follower(repo))
+    pair = pair_on(ground, clock=ScriptedClock(), lock_wait_seconds=2, lock_ttl_seconds=1000)
     committing = pair.commit_until("commit", "a", False)
     with pytest.raises(LockTimeoutError, match="live transaction"):
-        feed.changes(repo, bank, 0, put(repo, "y"))
-    gate.open()
+        feed.changes(pair.repo, bank, 0, put(pair.repo, "y"))
+    pair.gate.open()
     committing.result(20)

@@ -11,6 +11,7 @@ how a test stops between the phases of a commit: production code has no hooks fo
 
 from __future__ import annotations
 
+import functools
 import os
 import select
 import signal
@@ -18,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -27,7 +28,7 @@ from typing import Any
 import engines
 import pytest
 
-from percola import Repository, Table
+from percola import Repository, Table, Transaction, Worker
 from percola.cells import Cell, Kind, Op, decode_write
 from percola.clock import Clock
 from percola.coordination.base import Coordination
@@ -76,6 +77,11 @@ class Ground:
         stack.callback(self.coordination.close)
         self.oracle = EmbeddedOracle(self.store)
 
+    @functools.cached_property
+    def alive(self) -> set[str]:
+        """The names of the processes that live: those for which `repo` was given one know them."""
+        return set()
+
     def repo(
         self,
         tables: Iterable[Table[Any]],
@@ -83,10 +89,18 @@ class Ground:
         store: OneStepStore | None = None,
         oracle: Oracle | None = None,
         coordination: Coordination | None = None,
+        process: str = "",
         one_step: bool | None = None,
         **options: Any,
     ) -> Repository:
-        """A repository object on this ground, with parts of it replaced."""
+        """A repository object on this ground, with parts of it replaced.
+
+        Args:
+            process: makes it one of a process of this name, which lives for as long as it is in
+                `alive`.
+        """
+        if process:
+            coordination = ScriptedCoordination(process, self.alive)
         return Repository(
             self.kind,
             store or self.store,
@@ -150,6 +164,22 @@ class PassingStore(ForwardingOneStepStore):
 
     def close(self) -> None:
         pass
+
+
+def heard(inner: OneStepStore, **hears: Callable[..., object]) -> PassingStore:
+    """A store that tells `hears[name](found, *arguments)` of each call of that name."""
+
+    def heard_by(call: Callable[..., Any], hear: Callable[..., object]) -> Callable[..., Any]:
+        def told(*args: Any, **kwargs: Any) -> Any:
+            found = call(*args, **kwargs)
+            hear(found, *args)
+            return found
+
+        return told
+
+    store = PassingStore(inner)
+    vars(store).update({one: heard_by(getattr(inner, one), hear) for one, hear in hears.items()})
+    return store
 
 
 Hook = Callable[[RowMutation, Callable[[], bool]], bool]
@@ -228,6 +258,31 @@ def stop_at(where: str, row: str, gate: Gate, *, after: bool = False) -> Hook:
     return hook
 
 
+def telling(hear: Callable[[RowMutation], object]) -> Hook:
+    """A hook that tells of each mutation before it is applied."""
+
+    def hook(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
+        hear(mutation)
+        return apply()
+
+    return hook
+
+
+@contextmanager
+def stopped(
+    store: SeamStore, commit: Callable[[], Any], where: str, row: str, *, after: bool = False
+) -> Iterator[Future[Any]]:
+    """A commit that stands still at a place for the length of the block: see `stop_at`."""
+    gate = Gate()
+    store.hook = stop_at(where, row, gate, after=after)
+    committing = in_thread(commit)
+    gate.await_arrival()
+    try:
+        yield committing
+    finally:
+        gate.open()
+
+
 class Crashed(BaseException):
     """The end of a simulated process: no handler of the code under test may run on."""
 
@@ -265,6 +320,27 @@ class CrashingStore(PassingStore):
     ) -> list[tuple[int, bytes]]:
         self._check()
         return self.inner.entries(cell, kind, low, high, limit)
+
+
+def die(
+    ground: Ground,
+    tables: Iterable[Table[Any]],
+    at: int,
+    column: Any,
+    values: Mapping[Any, Any],
+    process: str = "dying",
+) -> Transaction:
+    """A process writes a column of several rows, and dies before row mutation number `at` of its
+    commit."""
+    store = CrashingStore(ground.store, at=at)
+    t = ground.repo(tables, store=store, process=process).transaction(two_phase=True)
+    for row, value in values.items():
+        t.set(column, row, value)
+    store.armed = True
+    with pytest.raises(Crashed):
+        t.commit()
+    ground.alive.discard(process)
+    return t
 
 
 # --- Clocks and tokens ------------------------------------------------------------------
@@ -315,6 +391,49 @@ class ScriptedCoordination(MemoryCoordination):
 
     def is_alive(self, token: str) -> bool:
         return token in self._alive
+
+
+# --- What tests do to a repository ------------------------------------------------------
+
+
+def put(repo: Repository, column: Any, row: Any, value: Any, **options: Any) -> int:
+    """Write one cell; its commit_ts. The options are those of the transaction."""
+    return put_all(repo, column, {row: value}, **options)
+
+
+def put_all(repo: Repository, column: Any, values: Mapping[Any, Any], **options: Any) -> int:
+    """Write a column of several rows in one transaction; its commit_ts."""
+    t = repo.transaction(**options)
+    for row, value in values.items():
+        t.set(column, row, value)
+    return t.commit()
+
+
+def delete(repo: Repository, column: Any, row: Any, **options: Any) -> int:
+    """Delete one cell; the commit_ts."""
+    t = repo.transaction(**options)
+    t.delete(column, row)
+    return t.commit()
+
+
+def notify(repo: Repository, column: Any, *rows: Any, **options: Any) -> int:
+    """Notify rows weakly in one transaction; its commit_ts."""
+    t = repo.transaction(**options)
+    for row in rows:
+        t.notify(column, row)
+    return t.commit()
+
+
+@contextmanager
+def at_work(*workers: Worker) -> Iterator[None]:
+    """The workers run for the length of the block."""
+    try:
+        for worker in workers:
+            worker.start()
+        yield
+    finally:
+        for worker in workers:
+            worker.stop()
 
 
 # --- Waiting, threads, processes --------------------------------------------------------
