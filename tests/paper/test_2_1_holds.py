@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from stores import Gate, Ground, ScriptedClock, SeamStore, all_at_once, in_thread, put
+from stores import Gate, Ground, ScriptedClock, SeamStore, all_at_once, in_thread, put, telling
 
 from percola import ConflictingOptionsError, Repository, SnapshotTooOldError, Table, UsageError
 from percola.catalog import SYSTEM_TABLE
@@ -91,11 +91,9 @@ def test_what_is_gone_cannot_be_held_and_leaves_no_hold(ground: Ground, repo: Re
 
 def test_a_collector_that_looked_before_the_hold_makes_no_wrong_answer(ground: Ground) -> None:
     gate = Gate()
-    stopped: list[bool] = []
 
     class Waiting(SeamStore):
         def raise_safe_point(self, ts: int) -> None:
-            stopped.append(True)
             gate.wait_here()
             super().raise_safe_point(ts)
 
@@ -108,7 +106,6 @@ def test_a_collector_that_looked_before_the_hold_makes_no_wrong_answer(ground: G
     repo.hold(old, 3600)  # Too late, and nobody can know that yet.
     gate.open()
     collecting.result(20)
-    assert stopped
     with pytest.raises(SnapshotTooOldError):
         seen(repo, old)
     # The next one does see it, and a later timestamp is not affected.
@@ -128,6 +125,21 @@ def test_of_many_who_hold_by_one_name_at_once_one_stands(ground: Ground, repo: R
     assert entries(ground) == [b"hold/same"]
 
 
+def overtaking(ground: Ground, act: Callable[[], object]) -> tuple[Repository, list[RowMutation]]:
+    """A repository beside which somebody acts just before its first write of the hold `same`."""
+    overtaken: list[RowMutation] = []
+
+    def overtake(mutation: RowMutation) -> None:
+        if mutation.row == b"hold/same" and not overtaken:
+            overtaken.append(mutation)
+            act()
+
+    store = SeamStore(ground.store)
+    repo = ground.repo(TABLES, store=store)
+    store.hook = telling(overtake)
+    return repo, overtaken
+
+
 def test_a_hold_that_others_have_overtaken_is_written_anew_and_is_the_one_that_stands(
     ground: Ground,
 ) -> None:
@@ -135,18 +147,9 @@ def test_a_hold_that_others_have_overtaken_is_written_anew_and_is_the_one_that_s
     others = ground.repo(TABLES)
     stamps = [write(others, value) for value in range(4)]
     others.hold(stamps[0], 3600, name="same")
-    overtaken: list[bool] = []
-
-    def overtake(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
-        if mutation.row == b"hold/same" and not overtaken:
-            overtaken.append(True)
-            others.hold(stamps[1], 3600, name="same")
-            others.hold(stamps[2], 3600, name="same")
-        return apply()
-
-    store = SeamStore(ground.store)
-    repo = ground.repo(TABLES, store=store)
-    store.hook = overtake
+    repo, overtaken = overtaking(
+        ground, lambda: [others.hold(ts, 3600, name="same") for ts in stamps[1:3]]
+    )
     repo.hold(stamps[3], 3600, name="same")
     assert overtaken
     assert [one.ts for one in others.holds()] == [stamps[3]]
@@ -157,17 +160,7 @@ def test_a_release_that_a_hold_has_overtaken_releases_that_as_well(ground: Groun
     others = ground.repo(TABLES)
     ts = write(others, 1)
     others.hold(ts, 3600, name="same")
-    overtaken: list[bool] = []
-
-    def overtake(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
-        if mutation.row == b"hold/same" and not overtaken:
-            overtaken.append(True)
-            others.hold(ts, 3600, name="same")
-        return apply()
-
-    store = SeamStore(ground.store)
-    repo = ground.repo(TABLES, store=store)
-    store.hook = overtake
+    repo, overtaken = overtaking(ground, lambda: others.hold(ts, 3600, name="same"))
     repo.release("same")
     assert overtaken
     assert (others.holds(), entries(ground)) == ([], [])
@@ -186,10 +179,9 @@ def test_what_nobody_renews_is_cleared_away_by_who_comes_next(ground: Ground) ->
 
 def test_what_cannot_be_held_is_refused(repo: Repository) -> None:
     ts = write(repo, 1)
-    with pytest.raises(ConflictingOptionsError, match="cannot be held for -1 seconds"):
-        repo.hold(ts, -1)
-    with pytest.raises(ConflictingOptionsError, match="cannot be held for '1h' seconds"):
-        repo.hold(ts, "1h")  # type: ignore[arg-type]
+    for seconds in (-1, "1h"):
+        with pytest.raises(ConflictingOptionsError, match=f"cannot be held for {seconds!r} sec"):
+            repo.hold(ts, seconds)  # type: ignore[arg-type]
     for retention in ("24h", None, -1, float("nan")):
         with pytest.raises(ConflictingOptionsError, match=r"is not a number of seconds from 0 up"):
             repo.collect_garbage(retention=retention)  # type: ignore[arg-type]

@@ -17,9 +17,9 @@ from joints import (
     titles,
     write,
 )
-from stores import Crashed, CrashingStore, Ground, ScriptedCoordination, put
+from stores import Ground, die, put, put_all
 
-from percola import ConflictError, LockTimeoutError, Repository
+from percola import LockTimeoutError, Repository
 from percola.cells import Cell, Kind
 from percola.store.walks import walk_kind
 from percola.transactions.jobs import (
@@ -86,11 +86,8 @@ def test_a_job_that_wrote_nothing_commits(repo: Repository, ground: Ground) -> N
 def test_values_of_any_length_deletes_and_cleared_rows_are_written(
     repo: Repository, ground: Ground
 ) -> None:
-    with repo.transaction() as t:
-        for key in ("a", "b", "c"):
-            t.set(title, key, "old" * 500)
-            t.set(size, key, 1)
-            t.set(links["x"], key, "y")
+    for column, value in ((title, "old" * 500), (size, 1), (links["x"], "y")):
+        put_all(repo, column, dict.fromkeys("abc", value))
     one = joint(repo)
     part = write(
         one,
@@ -152,34 +149,12 @@ def test_a_write_newer_than_the_attempt_gets_a_leg_and_nothing_is_lost(
     assert_sound(repo, ground)
 
 
-def test_others_cannot_write_what_the_job_has_locked_and_lose_at_once(
-    repo: Repository, ground: Ground
-) -> None:
-    one = joint(repo)
-    part = write(one, 0, [row("a", "ours")])
-    other, clock = stranger(ground)
-    with pytest.raises(ConflictError), other.transaction() as t:
-        t.set(title, "a", "theirs")
-    assert clock.slept == []
-    one.commit([part])
-    assert titles(repo) == {"a": "ours"}
-
-
 def test_an_ordinary_transactions_lock_is_waited_for(ground: Ground) -> None:
-    alive: set[str] = set()
-    crashing = CrashingStore(ground.store, 3)
-    other = ground.repo(
-        TABLES, store=crashing, one_step=False, coordination=ScriptedCoordination("other", alive)
-    )
-    crashing.armed = True
-    t = other.transaction(two_phase=True)
-    for key in ("a", "b", "c"):
-        t.set(title, key, "theirs")
-    with pytest.raises(Crashed):
-        t.commit()
+    die(ground, TABLES, 3, title, dict.fromkeys("abc", "theirs"), "other")
+    ground.alive.add("other")
     assert len(ground.left_over(docs, Kind.LOCK)) == 2
-    repo, clock = stranger(ground, coordination=ScriptedCoordination("ours", alive))
-    clock.on_sleep = lambda: alive.discard("other")
+    repo, clock = stranger(ground, process="ours")
+    clock.on_sleep = lambda: ground.alive.discard("other")
     one = joint(repo)
     one.commit([write(one, 0, [row("a", "ours"), row("b", "ours")])])
     assert clock.slept and titles(repo) == {"a": "ours", "b": "ours"}

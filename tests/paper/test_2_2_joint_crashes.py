@@ -12,7 +12,6 @@ from stores import (
     CrashingStore,
     Ground,
     ScriptedClock,
-    ScriptedCoordination,
     SeamStore,
     phase,
 )
@@ -304,7 +303,7 @@ def test_a_commit_that_hangs_is_put_an_end_to_by_the_next_run_without_waiting(
 
 
 def test_a_lock_without_a_token_is_nobodys_and_not_taken_for_a_dead_process(ground: Ground) -> None:
-    repo, _ = stranger(ground, coordination=ScriptedCoordination("reader", set()))
+    repo, _ = stranger(ground, process="reader")
     one = joint(repo)
     part = write(one, 0, [row("a", "new")])
     [started] = JobRow(repo, "job").held()[0]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from children import Child, say
-from stores import Ground, ScriptedClock, ScriptedCoordination, SeamStore, phase, put_all
+from stores import Ground, ScriptedClock, SeamStore, phase, put_all
 
 import percola
 from percola import (
@@ -132,7 +132,6 @@ def test_p8_a_slow_commit_is_refreshed_batch_by_batch_and_no_reader_kills_it(
     ground: Ground,
 ) -> None:
     """Every store call takes half a time to live; a reader looks all the time."""
-    alive: set[str] = set()
     clock = ScriptedClock()
     looked = refreshed = 0
 
@@ -148,15 +147,8 @@ def test_p8_a_slow_commit_is_refreshed_batch_by_batch_and_no_reader_kills_it(
         return applied
 
     store = SeamStore(ground.store)
-    writer = ground.repo(
-        TABLES, store=store, clock=clock, coordination=ScriptedCoordination("writer", alive)
-    )
-    reader = ground.repo(
-        TABLES,
-        clock=clock,
-        coordination=ScriptedCoordination("reader", alive),
-        lock_wait_seconds=0.5,
-    )
+    writer = ground.repo(TABLES, store=store, clock=clock, process="writer")
+    reader = ground.repo(TABLES, clock=clock, process="reader", lock_wait_seconds=0.5)
     store.hook = slow
     put_all(writer, bal, {f"{i}": i for i in range(3 * BATCH_ROWS)}, two_phase=True)
     assert looked >= 3

@@ -6,11 +6,21 @@ the newest change below it, so that a reader looks at one record however many th
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import pytest
-from stores import DEADLINE, Crashed, Gate, Ground, SeamStore, cell_of, in_thread, phase, stop_at
+from stores import (
+    DEADLINE,
+    Crashed,
+    Ground,
+    SeamStore,
+    cell_of,
+    delete,
+    phase,
+    put,
+    stopped,
+    telling,
+)
 
 from percola import ConflictError, Repository, Table
 from percola.cells import (
@@ -42,13 +52,7 @@ SHAPES: dict[str, list[str | None]] = {
 
 
 def write(repo: Repository, row: str, what: str | None) -> int:
-    with repo.transaction() as t:
-        if what is None:
-            t.delete(value, row)
-        else:
-            t.set(value, row, what)
-    assert t.commit_ts is not None
-    return t.commit_ts
+    return delete(repo, value, row) if what is None else put(repo, value, row, what)
 
 
 def lock(repo: Repository, row: str, *, beside: str | None = None) -> int:
@@ -116,15 +120,14 @@ def test_a_read_looks_at_one_record_however_often_the_cell_was_locked(
 def test_a_client_that_rolls_a_lock_forward_writes_the_same_record(
     ground: Ground, repo: Repository
 ) -> None:
-    def die(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
+    def crash(mutation: RowMutation) -> None:
         if phase(mutation) == "commit" and mutation.row == b"a":
             raise Crashed
-        return apply()
 
     written = write(repo, "a", "old")
     store = SeamStore(ground.store)
     dying = ground.repo(TABLES, store=store, one_step=False)
-    store.hook = die
+    store.hook = telling(crash)
     with pytest.raises(Crashed):
         lock(dying, "a", beside="b")
     assert ground.lock_holders(value, "a")
@@ -158,15 +161,11 @@ def test_a_rollback_record_without_a_lock_does_not_say_what_is_newest(
 ) -> None:
     # The other transaction may yet commit below it: it holds the lock, and has its commit_ts.
     write(repo, "a", "old")
-    gate = Gate()
     store = SeamStore(ground.store)
     slow = ground.repo(TABLES, store=store, one_step=False)
-    store.hook = stop_at("commit", "a", gate)
-    writing = in_thread(partial(write, slow, "a", "new"))
-    gate.await_arrival()
-    late = ground.oracle.timestamp()
-    assert repo.context.resolver.fate(cell_of(value, "a"), late) == ROLLED_BACK
-    gate.open()
+    with stopped(store, partial(write, slow, "a", "new"), "commit", "a") as writing:
+        late = ground.oracle.timestamp()
+        assert repo.context.resolver.fate(cell_of(value, "a"), late) == ROLLED_BACK
     assert writing.result(DEADLINE) < late
     assert decode_write(dict(ground.entries(value, "a", Kind.WRITE))[late]).last_change is None
     with repo.snapshot() as snapshot:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from typing import Any
 
 import pytest
 from stores import (
     DEADLINE,
-    Gate,
     Ground,
     ListeningClock,
-    PassingStore,
     ScriptedClock,
     SeamStore,
+    at_work,
+    delete,
+    heard,
     in_thread,
+    notify,
+    put,
     put_all,
-    stop_at,
+    stopped,
 )
 
 from percola import (
@@ -29,7 +33,7 @@ from percola import (
     Worker,
     observer,
 )
-from percola.cells import Cell, Kind
+from percola.cells import Kind
 
 docs = Table("docs")
 contents = docs.column("contents", str, observed=True)
@@ -59,9 +63,7 @@ def fail(t: Transaction, row: str) -> None:
 
 def write(repo: Repository, row: str, text: str = "some text") -> int:
     """Change the contents of a row; return the commit timestamp."""
-    t = repo.transaction()
-    t.set(contents, row, text)
-    return t.commit()
+    return put(repo, contents, row, text)
 
 
 def is_answered(repo: Repository, commit_ts: int, depth: int = 1) -> bool:
@@ -82,9 +84,7 @@ def test_it_returns_once_the_run_that_saw_the_change_has_committed(ground: Groun
         assert go_on.wait(DEADLINE)
         count(t, row)
 
-    worker = Worker(elsewhere, [count_slowly], **QUICK)
-    worker.start()
-    try:
+    with at_work(Worker(elsewhere, [count_slowly], **QUICK)):
         commit_ts = write(repo, "a")
         waiting = in_thread(lambda: repo.wait_answered(commit_ts, timeout=DEADLINE))
         assert begun.wait(DEADLINE)
@@ -94,9 +94,6 @@ def test_it_returns_once_the_run_that_saw_the_change_has_committed(ground: Groun
         go_on.set()
         waiting.result(DEADLINE)
         assert repo.snapshot().get(words, "a") == 2
-    finally:
-        go_on.set()
-        worker.stop()
 
 
 def test_without_a_worker_it_gives_up_after_the_timeout_and_names_the_cell(ground: Ground) -> None:
@@ -127,9 +124,7 @@ def test_it_waits_for_weak_notifications(repo: Repository) -> None:
     def look(t: Transaction, row: str) -> None:
         rows.append(row)
 
-    t = repo.transaction()
-    t.notify(poke, "a")
-    commit_ts = t.commit()
+    commit_ts = notify(repo, poke, "a")
     assert not is_answered(repo, commit_ts)
     Worker(repo, [look], **QUICK).run_until_idle()
     assert is_answered(repo, commit_ts)
@@ -138,9 +133,7 @@ def test_it_waits_for_weak_notifications(repo: Repository) -> None:
 
 def test_it_does_not_wait_for_what_other_transactions_wrote(repo: Repository) -> None:
     before = write(repo, "a")
-    t = repo.transaction()
-    t.set(words, "b", 5)
-    commit_ts = t.commit()
+    commit_ts = put(repo, words, "b", 5)
     after = write(repo, "c")
     Worker(repo, [add], **QUICK).run_until_idle()
     assert is_answered(repo, commit_ts)
@@ -156,50 +149,34 @@ def test_one_run_answers_several_changes_of_a_cell(repo: Repository) -> None:
 
 
 def test_writes_that_notify_nobody_are_not_waited_for(repo: Repository) -> None:
-    t = repo.transaction(notify=False)
-    t.set(contents, "a", "text")
-    assert is_answered(repo, t.commit())
+    assert is_answered(repo, put(repo, contents, "a", "text", notify=False))
 
 
 def test_a_change_whose_lock_is_not_yet_replaced_is_not_overlooked(ground: Ground) -> None:
-    gate, repo = Gate(), ground.repo(TABLES)
-    seam = SeamStore(ground.store)
-    writer = ground.repo(TABLES, store=seam, one_step=False)
-    seam.hook = stop_at("commit", "observed", gate)
-    t = writer.transaction()
+    repo, seam = ground.repo(TABLES), SeamStore(ground.store)
+    t = ground.repo(TABLES, store=seam, one_step=False).transaction()
     t.set(note, "a primary", "not observed")
     t.set(contents, "observed", "text")
-    committing = in_thread(t.commit)
-    gate.await_arrival()
-    try:
+    with stopped(seam, t.commit, "commit", "observed") as committing:
         [(commit_ts, _)] = ground.entries(note, "a primary", Kind.WRITE)
         assert ground.lock_holders(contents, "observed") == [t.start_ts]
         assert not is_answered(repo, commit_ts)
         Worker(repo, [count], **QUICK).run_until_idle()
         assert is_answered(repo, commit_ts)
-    finally:
-        gate.open()
     assert committing.result(DEADLINE) == commit_ts
 
 
 def test_the_lock_of_a_transaction_that_has_not_committed_is_left_alone(ground: Ground) -> None:
-    gate, repo = Gate(), ground.repo(TABLES)
+    repo, seam = ground.repo(TABLES), SeamStore(ground.store)
     commit_ts = write(repo, "a")
-    seam = SeamStore(ground.store)
-    writer = ground.repo(TABLES, store=seam, one_step=False)
-    t = writer.transaction()
+    t = ground.repo(TABLES, store=seam, one_step=False).transaction()
     t.set(contents, "b", "text")
     after = write(repo, "c")
     Worker(repo, [count], **QUICK).run_until_idle()
-    seam.hook = stop_at("commit", "b", gate)
-    committing = in_thread(t.commit)
-    gate.await_arrival()
-    try:
+    with stopped(seam, t.commit, "commit", "b") as committing:
         assert is_answered(repo, commit_ts)
         assert is_answered(repo, after)
         assert ground.lock_holders(contents, "b") == [t.start_ts]
-    finally:
-        gate.open()
     assert committing.result(DEADLINE) > after
 
 
@@ -246,13 +223,9 @@ def test_with_depth_it_also_waits_for_what_the_runs_wrote(repo: Repository) -> N
 
 
 def test_with_depth_it_does_not_wait_for_what_was_there_before(repo: Repository) -> None:
-    t = repo.transaction()
-    t.set(words, "old", 1)
-    t.commit()
+    put(repo, words, "old", 1)
     commit_ts = write(repo, "a")
-    t = repo.transaction()
-    t.delete(contents, "a")
-    t.commit()
+    delete(repo, contents, "a")
 
     @observer(contents, name="count")
     def only_look(t: Transaction, row: str) -> None: ...
@@ -261,36 +234,27 @@ def test_with_depth_it_does_not_wait_for_what_was_there_before(repo: Repository)
     assert is_answered(repo, commit_ts, depth=3)
 
 
-class CountingStore(PassingStore):
-    """Counts scans of notify entries and reads of single cells' entries."""
-
-    scans = reads = 0
-
-    def scan_kind(self, kind: Kind, table: str, *args: Any, **options: Any) -> Any:
-        self.scans += kind is Kind.NOTIFY
-        return self.inner.scan_kind(kind, table, *args, **options)
-
-    def entries(
-        self, cell: Cell, kind: Kind, low: int, high: int, limit: int | None = None
-    ) -> list[tuple[int, bytes]]:
-        self.reads += kind is Kind.NOTIFY
-        return self.inner.entries(cell, kind, low, high, limit)
-
-
 def test_while_it_waits_it_reads_one_cell_however_many_are_dirty(ground: Ground) -> None:
-    store, clock = CountingStore(ground.store), ScriptedClock()
+    calls: Counter[tuple[str, Kind]] = Counter()
+    store = heard(
+        ground.store,
+        scan_kind=lambda _, kind, *where: calls.update([("scan", kind)]),
+        entries=lambda _, cell, kind, *where: calls.update([("read", kind)]),
+    )
+    scan, read = ("scan", Kind.NOTIFY), ("read", Kind.NOTIFY)
+    clock = ScriptedClock()
     repo = ground.repo(TABLES, store=store, clock=clock)
     put_all(repo, contents, {f"other {number:03}": "text" for number in range(600)})
     commit_ts = write(repo, "z")
-    store.scans = store.reads = 0
+    calls.clear()
     assert not is_answered(repo, commit_ts)
-    scans = store.scans
-    assert store.reads == 1
-    store.scans = store.reads = 0
+    scans = calls[scan]
+    assert calls[read] == 1
+    calls.clear()
     with pytest.raises(NotAnsweredError):
         repo.wait_answered(commit_ts, timeout=20)
-    assert store.scans == scans
-    assert store.reads == len(clock.slept) + 1 > 200
+    assert calls[scan] == scans
+    assert calls[read] == len(clock.slept) + 1 > 200
 
 
 @pytest.mark.parametrize("commit_ts", [None, 0, -1, 10**12, "5"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -32,9 +32,11 @@ from stores import (
     Ground,
     PassingStore,
     ScriptedClock,
-    ScriptedCoordination,
     SeamStore,
+    at_work,
+    heard,
     phase,
+    telling,
 )
 
 from percola import ObserverError, Repository, Transaction, Worker, observer
@@ -149,45 +151,40 @@ def test_a_batch_that_is_no_number_of_rows_is_refused(batch: Any) -> None:
 # --- It takes what is dirty now ---------------------------------------------------------
 
 
-class CountingStore(PassingStore):
-    """Counts the calls that a worker makes for a row: not those to learn what is paused."""
-
-    def __init__(self, inner: Any) -> None:
-        super().__init__(inner)
-        self.calls: Counter[str] = Counter()
-
-    def entries(self, cell: Cell, *args: Any, **kwargs: Any) -> list[tuple[int, bytes]]:
-        self.calls["entries"] += cell.table != SYSTEM_TABLE
-        return self.inner.entries(cell, *args, **kwargs)
-
-    def commit_one_step(self, *args: Any, **kwargs: Any) -> Any:
-        self.calls["commit"] += 1
-        return self.inner.commit_one_step(*args, **kwargs)
+def counting(ground: Ground) -> tuple[PassingStore, Counter[str]]:
+    """A store, and the calls that a worker makes for a row: not those to learn what is paused."""
+    calls: Counter[str] = Counter()
+    store = heard(
+        ground.store,
+        entries=lambda _, cell, *where: calls.update(entries=cell.table != SYSTEM_TABLE),
+        commit_one_step=lambda *_: calls.update(["commit"]),
+    )
+    return store, calls
 
 
 def test_a_single_dirty_row_costs_what_it_costs_without_batches(ground: Ground) -> None:
     """And so it waits for nothing, and for no other row."""
     costs = []
     for batch in (1, 32):
-        store = CountingStore(ground.store)
+        store, calls = counting(ground)
         notify(ground.repo(TABLES), "only")
         repo = ground.repo(TABLES, store=store)
-        store.calls.clear()
+        calls.clear()
         worker = drain(repo, make(double, batch=batch))
         assert count(worker, "observer_runs") == 1
         assert count(worker, "observer_batches") == 0
-        costs.append(store.calls)
+        costs.append(calls)
     assert costs[0] == costs[1]
 
 
 def test_each_row_of_a_batch_is_looked_at_once(ground: Ground) -> None:
-    store = CountingStore(ground.store)
+    store, calls = counting(ground)
     repo = ground.repo(TABLES, store=store, clock=ScriptedClock())
     notify(repo, *ROWS)
-    store.calls.clear()
+    calls.clear()
     drain(repo, make(double))
     # One that runs alone looks for its failures as well; a batch has one look for all of them.
-    assert store.calls["entries"] == 8 + commits(repo).count(1)
+    assert calls["entries"] == 8 + commits(repo).count(1)
 
 
 def test_a_batch_ends_when_it_has_gone_on_for_some_time(ground: Ground) -> None:
@@ -277,17 +274,10 @@ def test_n2_a_row_that_was_notified_since_the_batch_began_does_not_join_it(
 def test_a_crash_anywhere_in_the_commit_of_a_batch_loses_nothing(ground: Ground, at: int) -> None:
     """Prewrites of four rows and their commits, with which their notify entries go, or after it."""
     steps = 12 if ground.store.has_notify_table else 8
-    alive: set[str] = set()
     rows = ROWS[:4]
     notify(ground.repo(TABLES), *rows)
     store = CrashingStore(ground.store, at=at)
-    dying = ground.repo(
-        TABLES,
-        store=store,
-        coordination=ScriptedCoordination("dying", alive),
-        clock=ScriptedClock(),
-        one_step=False,
-    )
+    dying = ground.repo(TABLES, store=store, process="dying", clock=ScriptedClock(), one_step=False)
     answered = list(dirty(ground, *rows))
     store.armed = True
     if at <= steps:
@@ -296,8 +286,8 @@ def test_a_crash_anywhere_in_the_commit_of_a_batch_loses_nothing(ground: Ground,
     else:
         make(double).run_batch(dying.context, answered, most=8)
         assert ground.left_over(targets, Kind.NOTIFY) == [], "these were all steps"
-    alive.clear()
-    other = ground.repo(TABLES, coordination=ScriptedCoordination("other", alive))
+    ground.alive.clear()
+    other = ground.repo(TABLES, process="other")
     drain(other, make(double))
     assert totals(other) == dict.fromkeys(rows, 2)
     assert ground.left_over(targets, Kind.NOTIFY) == []
@@ -313,12 +303,11 @@ def test_n2_what_somebody_rolled_forward_meanwhile_is_answered_all_the_same(grou
     notify(repo, *rows)
     read: list[object] = []
 
-    def hook(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
+    def look(mutation: RowMutation) -> None:
         if phase(mutation) == "commit" and mutation.row == b"row 1":
             read.append(reader.snapshot().get(total, "row 1"))
-        return apply()
 
-    store.hook = hook
+    store.hook = telling(look)
     answered, _ = make(double).run_batch(repo.context, dirty(ground, *rows), most=8)
     assert len(answered) == 3
     assert set(read) == {2}, "it was the reader who came first"
@@ -333,14 +322,9 @@ def test_n4_many_workers_with_batches_lose_no_notification(
     rows = [f"row {number:02}" for number in range(30)]
     one = make(double, batch=7)
     workers = [Worker(repo, [one], threads=3, rescan=0.05) for _ in range(2)]
-    for worker in workers:
-        worker.start()
-    try:
+    with at_work(*workers):
         for value in range(1, 11):
             notify(repo, *rows, value=value)
-    finally:
-        for worker in workers:
-            worker.stop()
     drain(repo, one)
     assert totals(repo) == dict.fromkeys(rows, 20)
     assert ground.left_over(targets, Kind.NOTIFY) == []

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from stores import Ground, ground, put
+from stores import Ground, put
 
 from percola import Observer, Repository, Table, Transaction, UsageError, Worker, observer, rerun
 from percola.catalog import RUNS
@@ -16,8 +16,6 @@ from percola.gc.collector import GarbageCollector
 from percola.observers.causes import Change, causes, effects
 from percola.observers.run_records import find_record
 from percola.store.walks import walk_kind
-
-__all__ = ["ground"]
 
 docs = Table("docs")
 contents = docs.column("contents", str, observed=True)

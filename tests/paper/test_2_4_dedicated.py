@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from stores import DEADLINE, Ground, Program, ScriptedClock, at_work
+from benches import Bench
+from stores import DEADLINE, Ground, Program, at_work, notify
 
 import percola
 from percola import ObserverError, Repository, Table, Transaction, Worker, observer
 from percola.cells import Kind
-from percola.observers.metrics import WorkerMetrics
-from percola.observers.observer import Observers
-from percola.observers.runner import Runner, WorkerOptions
-from percola.observers.scanner import Scanner
-from percola.observers.schedule import Schedule
 
 pages = Table("pages")
 body = pages.column("body", int, observed=True)
@@ -186,69 +181,52 @@ def test_run_until_idle_waits_for_it(repo: Repository, ground: Ground) -> None:
     assert exported, "also when it is called again"
 
 
-class Bench:
+class Exporting(Bench):
     """A common scanner and one of a dedicated thread, looked through by hand."""
 
     def __init__(self, ground: Ground) -> None:
-        self.clock = ScriptedClock()
-        self.repo = ground.repo(TABLES, clock=self.clock)
-        self.ran: list[str] = []
+        super().__init__(ground, TABLES)
 
         def export(t: Transaction, row: str) -> None:
             self.clock.now += 1
             self.ran.append("export")
 
-        mine = Observers(
+        self.scan_with(
             [
                 observer(body, name="parse")(parse),
                 observer(changed, name="export", share=0.2, dedicated=True)(export),
             ]
         )
-        context, options, metrics = self.repo.context, WorkerOptions(threads=1), WorkerMetrics()
-        runs = Runner(context, mine, metrics, options, random.Random(1))
-        schedule = Schedule(context, mine, options.sweep, options.rescan, lambda: None)
-        self.common, self.dedicated = (
-            Scanner(
-                context,
-                mine,
-                metrics,
-                options,
-                runs,
-                schedule,
-                random.Random(2),
-                dedicated=dedicated,
-            )
-            for dedicated in (False, True)
-        )
+        self.dedicated = self.another_scanner(dedicated=True)
 
     def exports(self) -> int:
         """Notify the observer with a dedicated thread and have it look; how often it ran."""
-        self.repo.run(lambda t: t.notify(changed, "all"))
+        notify(self.repo, changed, "all")
         self.ran.clear()
         self.waits = self.dedicated.look()
         return len(self.ran)
 
 
 def test_the_common_scanners_leave_it_alone(ground: Ground) -> None:
-    bench = Bench(ground)
+    bench = Exporting(ground)
     bench.repo.run(lambda t: t.notify(changed, "all"))
-    bench.common.look()
+    bench.scanner.look()
     assert bench.ran == []
     bench.dedicated.look()
     assert bench.ran == ["export"]
 
 
 def test_it_rests_for_its_share_only_while_the_others_find_work(ground: Ground) -> None:
-    bench = Bench(ground)
+    bench = Exporting(ground)
     assert [bench.exports() for _ in range(3)] == [1, 1, 1], "nobody else wants the time"
     write(bench.repo, "a")
-    bench.common.look()
+    bench.scanner.look()
     assert bench.exports() == 0, "it ran for a second, and may take a fifth of the time"
     assert 3 < bench.waits <= 4
     bench.clock.now += 4
     assert bench.exports() == 1
     bench.clock.now += 1
-    bench.common.look()
+    bench.scanner.look()
     assert bench.exports() == 1, "the others have found nothing more to do"
 
 

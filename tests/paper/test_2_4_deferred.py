@@ -6,15 +6,14 @@
 from __future__ import annotations
 
 import itertools
-import random
 import sys
 from collections.abc import Callable, Sequence
 
 import pytest
-from stores import Ground, ScriptedClock, ground, notify, put
+from benches import Bench
+from stores import Ground, notify, put
 
 from percola import (
-    Observer,
     ObserverError,
     Repository,
     Snapshot,
@@ -24,13 +23,6 @@ from percola import (
     observer,
 )
 from percola.observers import scanner
-from percola.observers.metrics import WorkerMetrics
-from percola.observers.observer import Observers
-from percola.observers.runner import Runner, WorkerOptions
-from percola.observers.scanner import Scanner
-from percola.observers.schedule import Schedule
-
-__all__ = ["ground"]
 
 pages = Table("pages")
 body = pages.column("body", int, observed=True)
@@ -43,40 +35,25 @@ SECONDS = 10.0
 QUIET = 0.3
 
 
-class Bench:
-    """One scanner, looked through by hand, and what it ran."""
+class Pages(Bench):
+    """One scanner of pages and totals."""
 
     def __init__(self, ground: Ground, on_body: Callable[[Transaction, str], object]) -> None:
-        self.clock = ScriptedClock()
-        self.repo = ground.repo(TABLES, clock=self.clock)
-        self.ran: list[str] = []
+        super().__init__(ground, TABLES)
 
         def parse(t: Transaction, row: str) -> None:
             self.ran.append(f"parse {row}")
             on_body(t, row)
 
-        def add_up(t: Transaction, row: str) -> None:
-            self.ran.append(f"add up {row}")
-
         self.scan_with(
             [
                 observer(body, name="parse")(parse),
-                observer(changed, name="add_up", defer=SECONDS, batch=8)(add_up),
+                observer(changed, name="add_up", defer=SECONDS, batch=8)(
+                    lambda t, row: self.ran.append(f"add up {row}")
+                ),
                 observer(stirred, name="stir", defer=SECONDS)(lambda t, row: None),
             ]
         )
-
-    def scan_with(self, observers: list[Observer[str]]) -> None:
-        mine = Observers(observers)
-        context, options, metrics = self.repo.context, WorkerOptions(threads=1), WorkerMetrics()
-        runs = Runner(context, mine, metrics, options, random.Random(1))
-        self.observers = mine
-        self.schedule = schedule = Schedule(
-            context, mine, options.sweep, options.rescan, lambda: None
-        )
-        context.coordination.on_wake(schedule.note_wake_up)
-        rng = random.Random(2)
-        self.scanner = Scanner(context, mine, metrics, options, runs, schedule, rng)
 
     def write(self, row: str, value: int) -> None:
         put(self.repo, body, row, value)
@@ -95,7 +72,7 @@ def tell(t: Transaction, row: str) -> None:
 def test_a_deferred_observer_waits_while_there_is_other_work_and_runs_once_for_all(
     ground: Ground,
 ) -> None:
-    bench = Bench(ground, tell)
+    bench = Pages(ground, tell)
     for value in range(5):
         bench.write("a", value)
         assert bench.look() == ["parse a"]
@@ -108,7 +85,7 @@ def test_a_deferred_observer_waits_while_there_is_other_work_and_runs_once_for_a
 def test_a_deferred_observer_waits_while_another_scanner_looks_and_no_longer(
     ground: Ground,
 ) -> None:
-    bench = Bench(ground, tell)
+    bench = Pages(ground, tell)
     bench.write("a", 1)
     assert bench.look() == ["parse a"]
     bench.clock.now += QUIET
@@ -122,7 +99,7 @@ def test_a_deferred_observer_waits_while_another_scanner_looks_and_no_longer(
 
 
 def test_with_nothing_else_to_do_a_deferred_observer_runs_at_once(ground: Ground) -> None:
-    bench = Bench(ground, tell)
+    bench = Pages(ground, tell)
     notify(bench.repo, changed, "all")
     assert bench.look() == ["add up all"]
 
@@ -134,7 +111,7 @@ def test_other_work_that_never_ends_puts_an_observer_off_for_no_longer_than_it_s
         tell(t, row)
         t.set(body, "b" if row == "a" else "a", t.start_ts)
 
-    bench = Bench(ground, again)
+    bench = Pages(ground, again)
     bench.write("a", 0)
     for _ in range(3):
         bench.clock.now += SECONDS * 0.9
@@ -145,7 +122,7 @@ def test_other_work_that_never_ends_puts_an_observer_off_for_no_longer_than_it_s
 
 def test_looks_that_are_all_overdue_still_run_what_is_not_deferred(ground: Ground) -> None:
     """As where nothing wakes the worker, and `defer` is no longer than its period of rescans."""
-    bench = Bench(ground, lambda t, row: None)
+    bench = Pages(ground, lambda t, row: None)
     bench.look()
     for value in range(3):
         bench.write("a", value)
@@ -154,7 +131,7 @@ def test_looks_that_are_all_overdue_still_run_what_is_not_deferred(ground: Groun
 
 
 def test_a_column_of_the_same_table_is_put_off_alone(ground: Ground) -> None:
-    bench = Bench(ground, lambda t, row: t.notify(stirred, row))
+    bench = Pages(ground, lambda t, row: t.notify(stirred, row))
     bench.write("a", 1)
     assert bench.look() == ["parse a"]
     assert [one for one in bench.repo.pending() if one == "pages.stirred"] == ["pages.stirred"]
@@ -175,28 +152,38 @@ def test_a_worker_is_not_idle_before_its_deferred_observers_have_run(ground: Gro
     assert repo.pending() == {}
 
 
-@pytest.mark.parametrize("defer", [-1, float("nan"), float("inf"), "soon"])
-def test_a_defer_that_is_no_number_of_seconds_is_refused(defer: object) -> None:
-    with pytest.raises(ObserverError, match="number of seconds, from 0"):
-        observer(changed, name="add_up", defer=defer)(lambda t, row: None)  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("option", "values", "message"),
+    [
+        ("defer", (-1, float("nan"), float("inf"), "soon"), "number of seconds, from 0"),
+        ("share", (0, -1, 1.01, float("nan"), "half"), "above 0 and up to 1"),
+        ("rate", (0, float("nan")), "runs a second"),
+        ("order", (1,), "order"),
+    ],
+)
+def test_an_option_that_is_no_number_of_its_kind_is_refused(
+    option: str, values: tuple[object, ...], message: str
+) -> None:
+    for value in values:
+        with pytest.raises(ObserverError, match=message):
+            observer(changed, name="add_up", **{option: value})(lambda t, row: None)  # type: ignore[arg-type]
 
 
 # --- A share of the time ------------------------------------------------------------------
 
 
-class Shared(Bench):
+class Shared(Pages):
     """One scanner with an observer that takes a second a run, and may take a fifth of the time."""
 
     def __init__(self, ground: Ground) -> None:
         super().__init__(ground, tell)
-        clock, ran = self.clock, self.ran
 
         def export(t: Transaction, row: str) -> None:
-            clock.now += 1
-            ran.append(f"export {row}")
+            self.clock.now += 1
+            self.ran.append(f"export {row}")
 
         def parse(t: Transaction, row: str) -> None:
-            ran.append(f"parse {row}")
+            self.ran.append(f"parse {row}")
             tell(t, row)
 
         self.scan_with(
@@ -236,12 +223,6 @@ def test_an_observer_with_a_share_runs_at_once_if_there_is_nothing_else_to_do(
         assert bench.clock.now == before + 1
 
 
-@pytest.mark.parametrize("share", [0, -1, 1.01, float("nan"), "half"])
-def test_a_share_that_is_no_part_of_the_time_is_refused(share: object) -> None:
-    with pytest.raises(ObserverError, match="above 0 and up to 1"):
-        observer(changed, name="export", share=share)(lambda t, row: None)  # type: ignore[arg-type]
-
-
 # --- An order, and a rate -----------------------------------------------------------------
 
 
@@ -253,7 +234,7 @@ class Ordered(Bench):
     """One scanner with an observer whose rows have an order; `ran` keeps it."""
 
     def __init__(self, ground: Ground, takes: float = 0.0, **options: object) -> None:
-        super().__init__(ground, tell)
+        super().__init__(ground, TABLES)
 
         def render(t: Transaction, row: str) -> None:
             self.clock.now += takes
@@ -357,12 +338,3 @@ def test_a_rate_holds_up_no_other_observer(ground: Ground) -> None:
     found = bench.look() + bench.look()
     assert sorted(row for row in found if row[0] == "p") == sorted(f"p{row}" for row in ROWS)
     assert len(found) == len(ROWS) + 1
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "message"),
-    [("rate", 0, "runs a second"), ("rate", float("nan"), "runs a second"), ("order", 1, "order")],
-)
-def test_an_order_or_rate_that_is_none_is_refused(option: str, value: object, message: str) -> None:
-    with pytest.raises(ObserverError, match=message):
-        observer(changed, name="render", **{option: value})(lambda t, row: None)  # type: ignore[arg-type]

@@ -5,11 +5,20 @@ from __future__ import annotations
 import itertools
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from stores import DEADLINE, Gate, Ground, PassingStore, SeamStore, at_work, in_thread, stop_at
+from stores import (
+    DEADLINE,
+    Gate,
+    Ground,
+    SeamStore,
+    at_work,
+    heard,
+    in_thread,
+    stop_at,
+)
 
 from percola import (
     Repository,
@@ -20,7 +29,7 @@ from percola import (
     Worker,
     observer,
 )
-from percola.cells import Cell, Kind
+from percola.cells import Kind
 from percola.inspection import failures, retry_failures
 
 docs = Table("docs")
@@ -178,34 +187,24 @@ def test_n5_a_conflict_is_no_failure(repo: Repository) -> None:
     assert list(failures(repo)) == []
 
 
-class CountingStore(PassingStore):
-    """Counts the calls that a scanning worker makes."""
-
-    calls = 0
-
-    def scan_kind(
-        self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
-    ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
-        self.calls += 1
-        return self.inner.scan_kind(kind, table, start, end, limit)
-
-
 @pytest.mark.parametrize("others", [0, 1])
 def test_n5_a_worker_rests_while_it_waits_to_try_again(
     ground: Ground, wait_until: Callable[..., object], others: int
 ) -> None:
     """Also if the column has another observer, which has run already."""
-    store = CountingStore(ground.store)
-    repo = ground.repo(TABLES, store=store)
+    scans: list[object] = []
+    repo = ground.repo(
+        TABLES, store=heard(ground.store, scan_kind=lambda *scan: scans.append(scan))
+    )
     measure = Measure("a")
     fine = [observer(contents, name="fine")(lambda t, row: None)] * others
     write(repo, "a")
     worker = Worker(repo, [measure.observer, *fine], first_wait=60, longest_wait=60, rescan=60)
     with at_work(worker):
         wait_until(lambda: measure.calls)
-        before = store.calls
+        before = len(scans)
         threading.Event().wait(0.3)
-        assert store.calls - before < 200
+        assert len(scans) - before < 200
     assert measure.calls == ["a"]
 
 
@@ -315,11 +314,10 @@ def test_n5_an_abandoned_thread_runs_nothing_more(
 
 
 def test_a_worker_whose_store_fails_for_good_ends_with_the_error(ground: Ground) -> None:
-    class Failing(PassingStore):
-        def scan_kind(self, *args: object, **kwargs: object) -> Sequence[object]:  # type: ignore[override]
-            raise StoreError("The disk is gone.")
+    def fail(*_: object) -> None:
+        raise StoreError("The disk is gone.")
 
-    repo = ground.repo(TABLES, store=Failing(ground.store))
+    repo = ground.repo(TABLES, store=heard(ground.store, scan_kind=fail))
     for work in ("run", "run_until_idle"):
         worker = Worker(repo, [Measure().observer], attempts=2, rescan=0.01)
         with pytest.raises(StoreError, match="disk is gone"):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from borrowed import only_near
-from stores import DEADLINE, Gate, Ground
+from stores import DEADLINE, Gate, Ground, at_work
 
 from percola import ObserverTimeoutError, Repository, Table, Transaction, Worker, observer
 from percola.cells import Kind
@@ -46,6 +46,12 @@ class Hanging:
         else:
             self.raised.append(None)
 
+    def __enter__(self) -> Hanging:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.gate.open()
+
     def go_on(self) -> None:
         self.gate.open()
         assert self.thread is not None
@@ -68,8 +74,7 @@ def test_p12_an_observer_that_hangs_does_not_hold_garbage_collection_back_once_d
     for row in ("bad", "good"):
         write(repo, row)
     worker = Worker(repo, [hanging.observer], threads=1, timeout=ground.timeout, retention=None)
-    worker.start()
-    try:
+    with at_work(worker), hanging:
         hanging.gate.await_arrival()
         assert repo.collect_garbage(retention=0).safe_point <= repo.snapshot().start_ts
         wait_until(lambda: list(failures(repo)))
@@ -80,9 +85,6 @@ def test_p12_an_observer_that_hangs_does_not_hold_garbage_collection_back_once_d
         wait_until(lambda: repo.collect_garbage(retention=0).safe_point >= newest)
         hanging.then = lambda t: t.get(contents, "good")
         hanging.go_on()
-    finally:
-        hanging.gate.open()
-        worker.stop()
     [error] = hanging.raised
     assert isinstance(error, ObserverTimeoutError), "never a value that may be wrong"
     assert repo.snapshot().get(size, "bad") is None
@@ -110,13 +112,9 @@ def test_n5_what_a_given_up_run_does_next_says_that_it_was_given_up(
     hanging.then = then
     write(repo, "bad")
     worker = Worker(repo, [hanging.observer], threads=1, timeout=ground.timeout)
-    worker.start()
-    try:
+    with at_work(worker), hanging:
         wait_until(lambda: list(failures(repo)))
         hanging.go_on()
-    finally:
-        hanging.gate.open()
-        worker.stop()
     [error] = hanging.raised
     assert isinstance(error, ObserverTimeoutError)
     assert str(error) == (

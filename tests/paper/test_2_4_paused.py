@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import random
 from itertools import islice
 from typing import Any
 
 import pytest
-from stores import Ground, PassingStore, ScriptedClock, at_work, ground, notify, put_all
+from benches import Bench
+from stores import Ground, SeamStore, at_work, heard, notify, put_all, telling
 
 from percola import (
     ConflictingOptionsError,
@@ -24,13 +24,7 @@ from percola import (
 )
 from percola.cells import MAX_TS, Cell, Kind
 from percola.inspection import failures, retry_failures
-from percola.observers.metrics import WorkerMetrics
-from percola.observers.observer import Observers
-from percola.observers.runner import Runner, WorkerOptions
-from percola.observers.scanner import Scanner
-from percola.observers.schedule import Schedule
-
-__all__ = ["ground"]
+from percola.store.base import RowMutation
 
 docs = Table("docs")
 contents = docs.column("contents", str, observed=True)
@@ -43,54 +37,31 @@ TABLES = [docs, other]
 QUICK: dict[str, Any] = {"attempts": 2, "first_wait": 0.01, "longest_wait": 0.02, "threads": 1}
 
 
-class Noting(PassingStore):
-    """Counts the calls of each sort, and the notify entries that were read."""
+class Operated(Bench):
+    """A scanner that is looked through by hand, what it ran, and what it asked of its store."""
 
-    def __init__(self, inner: PassingStore) -> None:
-        super().__init__(inner)
+    def __init__(self, ground: Ground, *observers: Observer[str]) -> None:
         self.forget()
+        store = heard(
+            ground.store,
+            scan_kind=self._note_scan,
+            entries=lambda _, cell, *where: self.reads.append(cell.row),
+            mutate=lambda _, batch: self.mutations.append(batch),
+        )
+        super().__init__(ground, TABLES, store, **QUICK)
+        self.operator: Repository = ground.repo(TABLES, clock=self.clock)
+        self.scan_with(observers, sweep=1e9)
 
     def forget(self) -> None:
         self.scans: list[str] = []
         self.scanned = 0
-        self.pauses_read = 0
-        self.mutations = 0
+        self.reads: list[bytes] = []
+        self.mutations: list[object] = []
 
-    def scan_kind(
-        self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
-    ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
-        found = self.inner.scan_kind(kind, table, start, end, limit)
+    def _note_scan(self, found: Any, kind: Kind, table: str, *where: object) -> None:
         if kind is Kind.NOTIFY:
             self.scans.append(table)
             self.scanned += len(found[0])
-        return found
-
-    def entries(
-        self, cell: Cell, kind: Kind, low: int, high: int, limit: int | None = None
-    ) -> list[tuple[int, bytes]]:
-        self.pauses_read += cell.row == b"paused"
-        return self.inner.entries(cell, kind, low, high, limit)
-
-    def mutate(self, batch: Any) -> list[bool]:
-        self.mutations += 1
-        return self.inner.mutate(batch)
-
-
-class Bench:
-    """A scanner of its own process, looked through by hand, and what it ran."""
-
-    def __init__(self, ground: Ground, *observers: Observer[str]) -> None:
-        self.store = Noting(ground.store)  # type: ignore[arg-type]
-        self.clock = ScriptedClock()
-        self.repo: Repository = ground.repo(TABLES, store=self.store, clock=self.clock)
-        self.operator: Repository = ground.repo(TABLES, clock=self.clock)
-        mine, options, metrics = Observers(observers), WorkerOptions(**QUICK), WorkerMetrics()
-        context = self.repo.context
-        self.runs = Runner(context, mine, metrics, options, random.Random(1))
-        self.schedule = Schedule(context, mine, 1e9, options.rescan, lambda: None)
-        context.coordination.on_wake(self.schedule.note_wake_up)
-        rng = random.Random(2)
-        self.scanner = Scanner(context, mine, metrics, options, self.runs, self.schedule, rng)
 
     def write(self, column: Any, *rows: str) -> int:
         with self.operator.transaction() as t:
@@ -139,7 +110,7 @@ def test_a_paused_observer_does_not_run_and_answers_everything_once_it_is_resume
     ground: Ground, ran: Ran
 ) -> None:
     a = ran.observer("a", contents)
-    bench = Bench(ground, a, ran.observer("b", links))
+    bench = Operated(ground, a, ran.observer("b", links))
     bench.operator.pause_observer(a, reason="too slow")
     for _ in range(3):
         bench.write(contents, "x", "y")
@@ -158,7 +129,7 @@ def test_n2_another_observer_of_the_column_goes_on_and_does_not_answer_for_a_pau
     ground: Ground, ran: Ran, order: str
 ) -> None:
     both = {name: ran.observer(name, contents) for name in "ab"}
-    bench = Bench(ground, *(both[name] for name in order))
+    bench = Operated(ground, *(both[name] for name in order))
     bench.operator.pause_observer(both["a"])
     bench.write(contents, "x")
     bench.look()
@@ -175,7 +146,7 @@ def test_observers_that_are_paused_in_turn_answer_the_change_between_them(
     ground: Ground, ran: Ran
 ) -> None:
     a, b = ran.observer("a", contents), ran.observer("b", contents)
-    bench = Bench(ground, a, b)
+    bench = Operated(ground, a, b)
     bench.operator.pause_observer(a)
     bench.write(contents, "x")
     bench.look()
@@ -194,7 +165,7 @@ def test_a_pause_of_one_of_several_columns_observers_keeps_each_change_for_it(
     ground: Ground, ran: Ran
 ) -> None:
     several = ran.observer("several", contents, links)
-    bench = Bench(ground, several, ran.observer("single", contents))
+    bench = Operated(ground, several, ran.observer("single", contents))
     bench.operator.pause_observer(several)
     bench.write(contents, "x")
     bench.write(links, "x")
@@ -214,7 +185,7 @@ def test_a_pause_of_one_of_several_columns_observers_keeps_each_change_for_it(
 
 def test_weak_notifications_and_batches_wait_as_well(ground: Ground, ran: Ran) -> None:
     weak = ran.observer("weak", poke, batch=8)
-    bench = Bench(ground, weak)
+    bench = Operated(ground, weak)
     bench.operator.pause_observer(weak)
     notify(bench.operator, poke, *(f"{number:02}" for number in range(20)))
     bench.look()
@@ -238,7 +209,7 @@ def test_no_run_begins_a_second_after_a_pause_even_within_one_look(
             bench.operator.pause_observer(second)
 
     second = ran.observer("second", contents)
-    bench = Bench(ground, slow, second)
+    bench = Operated(ground, slow, second)
     bench.write(contents, *(f"{number}" for number in range(50)))
     bench.look()
     assert 1 <= len(first) <= 4, "runs for a second at most"
@@ -253,7 +224,7 @@ def test_a_batch_begins_not_for_an_observer_that_was_paused_after_the_scan(
     ground: Ground, ran: Ran
 ) -> None:
     one = ran.observer("one", contents)
-    bench = Bench(ground, one)
+    bench = Operated(ground, one)
     bench.write(contents, "x", "y")
     bench.look()
     ran.take()
@@ -268,18 +239,18 @@ def test_a_batch_begins_not_for_an_observer_that_was_paused_after_the_scan(
 
 def test_a_table_of_paused_observers_alone_is_not_scanned(ground: Ground, ran: Ran) -> None:
     a = ran.observer("a", target)
-    bench = Bench(ground, a, ran.observer("b", contents))
+    bench = Operated(ground, a, ran.observer("b", contents))
     bench.operator.pause_observer(a)
     bench.write(target, *(f"{number:04}" for number in range(1000)))
     bench.look()
-    bench.store.forget()
+    bench.forget()
     for _ in range(10):
         assert bench.later() == 1.0
-    assert set(bench.store.scans) == {"docs"}
-    assert bench.store.scanned == 0
-    assert bench.store.pauses_read == 10, "one read a second"
+    assert set(bench.scans) == {"docs"}
+    assert bench.scanned == 0
+    assert bench.reads.count(b"paused") == 10, "one read a second"
     assert bench.schedule.is_idle()
-    assert bench.store.scanned == 0
+    assert bench.scanned == 0
 
 
 def test_cells_that_wait_beside_another_observer_are_not_looked_at_again_until_there_is_news(
@@ -287,13 +258,13 @@ def test_cells_that_wait_beside_another_observer_are_not_looked_at_again_until_t
 ) -> None:
     """Each cell costs one record that the other observer has handled it, and then a scan only."""
     a = ran.observer("a", contents)
-    bench = Bench(ground, a, ran.observer("b", contents))
+    bench = Operated(ground, a, ran.observer("b", contents))
     bench.operator.pause_observer(a)
     bench.write(contents, *(f"{number:04}" for number in range(200)))
     bench.look()
     assert len(ran.take()) == 200
     bench.look()
-    bench.store.forget()
+    bench.forget()
     locked: list[bytes] = []
     lock = bench.repo.context.coordination.try_lock
 
@@ -304,8 +275,8 @@ def test_cells_that_wait_beside_another_observer_are_not_looked_at_again_until_t
     bench.repo.context.coordination.try_lock = try_lock  # type: ignore[method-assign]
     for _ in range(3):
         bench.later()
-    assert bench.store.scanned >= 200, "scanned"
-    assert (ran.take(), locked, bench.store.mutations) == ([], [], 0), "and no more"
+    assert bench.scanned >= 200, "scanned"
+    assert (ran.take(), locked, bench.mutations) == ([], [], []), "and no more"
     bench.write(contents, "0007")
     bench.look()
     assert ran.take() == [("b", "0007")]
@@ -320,28 +291,29 @@ def test_a_scan_over_waiting_cells_takes_large_steps_and_a_small_part_of_the_tim
     ground: Ground, ran: Ran
 ) -> None:
     a = ran.observer("a", links)
-    bench = Bench(ground, a, ran.observer("b", contents))
+    bench = Operated(ground, a, ran.observer("b", contents))
     bench.operator.pause_observer(a)
     bench.write(links, *(f"{number:05}" for number in range(5000)))
-    scan, seconds = bench.store.scan_kind, 0.1
+    store, seconds = bench.repo.context.store, 0.1
+    scan = store.scan_kind
 
     def slow(*where: Any, **how: Any) -> Any:
         bench.clock.now += seconds
         return scan(*where, **how)
 
-    bench.store.scan_kind = slow  # type: ignore[method-assign]
+    store.scan_kind = slow  # type: ignore[method-assign]
     began = bench.clock.now
     bench.look()
     took = bench.clock.now - began
     assert took < 15 * seconds, "not 5,000 / 64 calls"
-    bench.store.forget()
+    bench.forget()
     ended = bench.clock.now
     while bench.clock.now < ended + 9 * took - 1:
         bench.later()
-    assert bench.store.scanned == 0
+    assert bench.scanned == 0
     bench.later()
     bench.later()
-    assert bench.store.scanned >= 5000
+    assert bench.scanned >= 5000
     bench.write(contents, "00500")
     bench.look()
     assert ran.take() == [("b", "00500")], "a wake-up is not put off"
@@ -356,7 +328,7 @@ def test_a_failing_observer_backs_off_as_before_while_another_one_is_paused(
         raise ValueError(row)
 
     a = ran.observer("a", contents)
-    bench = Bench(ground, a, fails, ran.observer("b", contents))
+    bench = Operated(ground, a, fails, ran.observer("b", contents))
     bench.operator.pause_observer(a)
     bench.write(contents, "x")
     assert bench.look() == 0.02
@@ -377,7 +349,7 @@ def test_a_failing_observer_backs_off_as_before_while_another_one_is_paused(
 
 def test_a_rerun_of_an_observer_beside_a_paused_one_runs_it(ground: Ground, ran: Ran) -> None:
     a, b = ran.observer("a", contents), ran.observer("b", contents)
-    bench = Bench(ground, a, b)
+    bench = Operated(ground, a, b)
     bench.operator.pause_observer(a)
     bench.write(contents, "x")
     bench.look()
@@ -387,8 +359,7 @@ def test_a_rerun_of_an_observer_beside_a_paused_one_runs_it(ground: Ground, ran:
     assert ran.take() == [("b", "x")]
 
 
-def test_a_worker_is_idle_if_only_paused_observers_have_work(ground: Ground, ran: Ran) -> None:
-    repo: Repository = ground.repo(TABLES)
+def test_a_worker_is_idle_if_only_paused_observers_have_work(repo: Repository, ran: Ran) -> None:
     a, b = ran.observer("a", contents), ran.observer("b", contents, links)
     repo.pause_observer(a)
     put_all(repo, contents, dict.fromkeys("xyz", "text"))
@@ -403,8 +374,7 @@ def test_a_worker_is_idle_if_only_paused_observers_have_work(ground: Ground, ran
     assert ran.take() == [("a", "x"), ("a", "y"), ("a", "z")]
 
 
-def test_a_dedicated_observer_can_be_paused(ground: Ground, ran: Ran) -> None:
-    repo: Repository = ground.repo(TABLES)
+def test_a_dedicated_observer_can_be_paused(repo: Repository, ran: Ran) -> None:
     a, b = ran.observer("a", target, dedicated=True), ran.observer("b", contents)
     repo.pause_observer(a)
     with repo.transaction() as t:
@@ -421,7 +391,7 @@ def test_a_worker_logs_once_that_an_observer_is_paused_and_that_it_is_resumed(
     ground: Ground, ran: Ran, caplog: pytest.LogCaptureFixture
 ) -> None:
     a = ran.observer("a", contents)
-    bench = Bench(ground, a)
+    bench = Operated(ground, a)
     bench.operator.pause_observer(a, reason="the index is full")
     bench.operator.pause_observer(ran.observer("elsewhere", links))
     with caplog.at_level(logging.INFO, "percola.worker"):
@@ -437,7 +407,7 @@ def test_a_worker_logs_once_that_an_observer_is_paused_and_that_it_is_resumed(
 
 
 def test_waiting_for_an_answer_says_that_the_observer_is_paused(ground: Ground, ran: Ran) -> None:
-    bench = Bench(ground, ran.observer("a", contents))
+    bench = Operated(ground, ran.observer("a", contents))
     bench.operator.pause_observer(ran.observer("a", contents), reason="too slow")
     bench.operator.pause_observer(ran.observer("elsewhere", links))
     commit_ts = bench.write(contents, "x")
@@ -448,8 +418,7 @@ def test_waiting_for_an_answer_says_that_the_observer_is_paused(ground: Ground, 
         bench.operator.wait_answered(commit_ts, timeout=5)
 
 
-def test_a_name_that_nobody_knows_pauses_and_resumes_nothing(ground: Ground, ran: Ran) -> None:
-    repo: Repository = ground.repo(TABLES)
+def test_a_name_that_nobody_knows_pauses_and_resumes_nothing(repo: Repository, ran: Ran) -> None:
     with pytest.raises(UsageError, match=r"No live worker runs an observer named 'a'.*: none"):
         repo.pause_observer("a")
     assert repo.paused_observers() == []
@@ -476,16 +445,17 @@ def test_a_name_that_nobody_knows_pauses_and_resumes_nothing(ground: Ground, ran
 def test_pauses_at_the_same_time_are_both_kept(ground: Ground, ran: Ran) -> None:
     """A second one is written between the first one's read and its write."""
 
-    class Late(PassingStore):
-        def mutate(self, batch: Any) -> list[bool]:
-            if batch[0].row == b"paused" and not done:
-                done.append(True)
-                elsewhere.pause_observer(ran.observer("b", links))
-            return self.inner.mutate(batch)
-
+    elsewhere = ground.repo(TABLES)
     done: list[bool] = []
-    elsewhere: Repository = ground.repo(TABLES)
-    repo: Repository = ground.repo(TABLES, store=Late(ground.store))
+
+    def pause_another(mutation: RowMutation) -> None:
+        if mutation.row == b"paused" and not done:
+            done.append(True)
+            elsewhere.pause_observer(ran.observer("b", links))
+
+    store = SeamStore(ground.store)
+    repo = ground.repo(TABLES, store=store)
+    store.hook = telling(pause_another)
     repo.pause_observer(ran.observer("a", contents))
     assert [one.name for one in elsewhere.paused_observers()] == ["a", "b"]
     cell = Cell("@percola", b"paused", b"@observers")

@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from stores import Ground, at_work, ground
+from stores import at_work
 
 import percola
 from percola import ConflictingOptionsError, Repository, Table, Transaction, Worker, observer
 from percola.observers.metrics import LATENCIES
 from percola.observers.reports import Report, read_reports, reporting_process
 from tests.support.children import Child, hear
-
-__all__ = ["ground"]
 
 docs = Table("docs")
 contents = docs.column("contents", str, observed=True)
@@ -48,9 +46,8 @@ def reports(repo: Repository) -> list[Report]:
 
 
 def test_a_worker_reports_what_it_counted_until_it_stops(
-    ground: Ground, wait_until: WaitUntil
+    repo: Repository, wait_until: WaitUntil
 ) -> None:
-    repo: Repository = ground.repo(TABLES)
     worker = Worker(repo, [follow, fails], **QUICK, retention=3600.0)
     with at_work(worker):
         put(repo, contents, "a", "b")
@@ -74,8 +71,7 @@ def test_a_worker_reports_what_it_counted_until_it_stops(
     assert reports(repo) == []
 
 
-def test_an_idle_worker_writes_no_report(ground: Ground, wait_until: WaitUntil) -> None:
-    repo: Repository = ground.repo(TABLES)
+def test_an_idle_worker_writes_no_report(repo: Repository, wait_until: WaitUntil) -> None:
     worker = Worker(repo, [follow], **QUICK)
     with at_work(worker):
         wait_until(lambda: reports(repo), what="its first report")
@@ -93,8 +89,7 @@ def test_an_idle_worker_writes_no_report(ground: Ground, wait_until: WaitUntil) 
         wait_until(lambda: reports(repo)[0].at_ms > first.at_ms, what="another report")
 
 
-def test_a_run_that_takes_long_is_in_the_report(ground: Ground, wait_until: WaitUntil) -> None:
-    repo: Repository = ground.repo(TABLES)
+def test_a_run_that_takes_long_is_in_the_report(repo: Repository, wait_until: WaitUntil) -> None:
     released = threading.Event()
 
     @observer(contents)

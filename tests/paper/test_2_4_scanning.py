@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
-from stores import Ground, PassingStore, ScriptedClock, ground, notify, put, put_all
+from benches import Bench
+from stores import Ground, PassingStore, notify, put, put_all
 
-from percola import Repository, Table, Transaction, observer
-from percola.cells import Cell, Kind
+from percola import Table, Transaction, observer
+from percola.cells import Kind
 from percola.coordination.wake_ups import wake_up_of
 from percola.errors import StoreError
-from percola.observers.metrics import WorkerMetrics
-from percola.observers.observer import Observers
-from percola.observers.runner import Runner, WorkerOptions
 from percola.observers.scanner import Scanner
-from percola.observers.schedule import Schedule
 from percola.store.base import Tablet
-
-__all__ = ["ground"]
 
 docs = Table("docs")
 contents = docs.column("contents", str, observed=True)
@@ -42,7 +37,7 @@ class Noting(PassingStore):
 
     def scan_kind(
         self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
-    ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
+    ) -> Any:
         if kind is Kind.NOTIFY:
             self.looks.append(table)
             self.ranges.append((start, end))
@@ -53,56 +48,44 @@ class Noting(PassingStore):
         self.looks.append(f"tablets of {table}")
         if self.splits is None:
             return self.inner.tablets(table)
-        return [
-            Tablet(low, high)
-            for low, high in zip([b"", *self.splits], [*self.splits, b""], strict=True)
-        ]
+        return [*map(Tablet, [b"", *self.splits], [*self.splits, b""])]
 
 
-class Stage:
+class Stage(Bench):
     """A scanner of three tables, looked through one look at a time."""
 
     def __init__(self, ground: Ground, seed: int = 1) -> None:
         self.store = Noting(ground.store)  # type: ignore[arg-type]
-        self.clock = ScriptedClock()
-        self.repo: Repository = ground.repo(TABLES, store=self.store, clock=self.clock)
-        self.ran: list[str] = []
+        super().__init__(ground, TABLES, self.store)
         self.then: Callable[[Transaction, str], None] = lambda t, row: None
+        self.woken = 0
+        self._hears = True
 
         def note(t: Transaction, row: str) -> None:
             self.ran.append(row)
             self.then(t, row)
 
-        observers = [
-            observer(contents, name="parse")(note),
-            observer(target, name="count")(note),
-            observer(stale, name="refresh")(note),
-        ]
-        mine, options, metrics = Observers(observers), WorkerOptions(threads=1), WorkerMetrics()
-        context, rng = self.repo.context, random.Random(seed)
-        runs = Runner(context, mine, metrics, options, rng)
-        self.woken = 0
-        schedule = Schedule(context, mine, 1e9, options.rescan, self._wake)
-        self._hears = True
-        self._note = schedule.note_wake_up
-        context.coordination.on_wake(lambda wake_up: self._note(wake_up) if self._hears else None)
-        self._parts = context, mine, metrics, options, runs, schedule, rng
-        self.scanner = self.other_scanner()
+        observed = {"parse": contents, "count": target, "refresh": stale}
+        self.scan_with(
+            [observer(column, name=name)(note) for name, column in observed.items()],
+            sweep=1e9,
+            seed=seed,
+        )
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
         self.woken += 1
+
+    def hear(self, wake_up: bytes) -> None:
+        if self._hears:
+            super().hear(wake_up)
 
     def commit_elsewhere(self, *rows: str) -> None:
         """Write rows of `links`; the wake-up names them."""
         self._hears = False
         put_all(self.repo, target, dict.fromkeys(rows, "x"))
         self._hears = True
-        self._note(wake_up_of([("links", row.encode()) for row in rows]))
+        self.hear(wake_up_of([("links", row.encode()) for row in rows]))
         self.store.ranges.clear()
-
-    def other_scanner(self) -> Scanner:
-        """One more scanner of the same worker."""
-        return Scanner(*self._parts)
 
     def look(self, scanner: Scanner | None = None) -> list[str]:
         """Look round once; in which tables."""
@@ -163,7 +146,7 @@ def test_n6_a_wake_up_of_another_process_is_followed_by_a_scan_of_the_tables_tha
 
 
 def test_n6_scanners_of_a_worker_share_what_is_clean(stage: Stage) -> None:
-    other = stage.other_scanner()
+    other = stage.another_scanner()
     assert stage.look() == ALL
     assert stage.look(other) == []
     put(stage.repo, target, "a", "x")
@@ -179,7 +162,7 @@ def test_n6_scanners_of_a_worker_share_what_is_clean(stage: Stage) -> None:
 
 
 def test_while_one_scanner_looks_others_wait_until_there_is_work_for_them(stage: Stage) -> None:
-    other = stage.other_scanner()
+    other = stage.another_scanner()
     stage.look()
     meanwhile: list[tuple[list[str], float]] = []
 
@@ -211,7 +194,7 @@ def test_while_one_scanner_looks_others_wait_until_there_is_work_for_them(stage:
 
 
 def test_a_scan_that_fails_leaves_its_table_to_others(stage: Stage) -> None:
-    other = stage.other_scanner()
+    other = stage.another_scanner()
     stage.look()
 
     def fail(table: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from holders import Holder
-from stores import Ground, PassingStore, ScriptedClock, at_work, ground, notify, put_all
+from stores import Ground, ScriptedClock, at_work, heard, notify, put_all
 
 from percola import ConflictingOptionsError, Repository, Table, Transaction, Worker, observer
 from percola.cells import Kind
@@ -19,8 +19,6 @@ from percola.observers.metrics import WorkerMetrics
 from percola.observers.observer import Observer, Observers
 from percola.observers.runner import Runner, WorkerOptions
 from percola.observers.survey import Survey, Surveyed
-
-__all__ = ["ground"]
 
 docs = Table("docs")
 contents = docs.column("contents", str, observed=True)
@@ -51,8 +49,7 @@ def survey(repo: Repository, *observers: Observer[str]) -> Surveyed:
     return one.last
 
 
-def test_a_survey_counts_the_cells_that_wait_and_finds_the_oldest_change(ground: Ground) -> None:
-    repo: Repository = ground.repo(TABLES)
+def test_a_survey_counts_the_cells_that_wait_and_finds_the_oldest_change(repo: Repository) -> None:
     a, b = observer(contents, name="a")(nothing), observer(links, poke, name="b")(nothing)
     first = put(repo, contents, "m")
     second = put(repo, links, "z")
@@ -67,9 +64,8 @@ def test_a_survey_counts_the_cells_that_wait_and_finds_the_oldest_change(ground:
 
 
 def test_what_is_dead_lettered_or_handled_beside_a_paused_observer_does_not_wait(
-    ground: Ground,
+    repo: Repository,
 ) -> None:
-    repo: Repository = ground.repo(TABLES)
     a, b = observer(contents, name="a")(nothing), observer(contents, name="b")(nothing)
     dead = observer(contents, name="dead")(fails)
     repo.pause_observer(a)
@@ -82,8 +78,7 @@ def test_what_is_dead_lettered_or_handled_beside_a_paused_observer_does_not_wait
     assert survey(repo, a, b, dead).dirty == {"a": 2, "b": 1, "dead": 1}, "a newer change"
 
 
-def test_a_survey_names_the_oldest_cell_and_counts_those_that_failed(ground: Ground) -> None:
-    repo: Repository = ground.repo(TABLES)
+def test_a_survey_names_the_oldest_cell_and_counts_those_that_failed(repo: Repository) -> None:
     a, bad = observer(contents, name="a")(nothing), observer(links, name="bad")(fails)
     put(repo, contents, "m")
     put(repo, contents, "a")
@@ -98,8 +93,7 @@ def test_a_survey_names_the_oldest_cell_and_counts_those_that_failed(ground: Gro
     assert (found.dirty["bad"], found.retrying) == (2, {"bad": 1, "a": 0})
 
 
-def test_a_survey_finds_the_oldest_lock(ground: Ground) -> None:
-    repo: Repository = ground.repo(TABLES)
+def test_a_survey_finds_the_oldest_lock(ground: Ground, repo: Repository) -> None:
     one = observer(contents, name="one")(nothing)
     assert survey(repo, one).oldest_lock is None
     holders = [Holder(ground, TABLES, contents, row) for row in "yx"]
@@ -111,30 +105,22 @@ def test_a_survey_finds_the_oldest_lock(ground: Ground) -> None:
 def test_a_survey_reads_a_bounded_part_and_says_so(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scanned = 0
-
-    class Noting(PassingStore):
-        def scan_kind(self, kind: Kind, *where: Any, **how: Any) -> Any:
-            nonlocal scanned
-            entries, position = self.inner.scan_kind(kind, *where, **how)
-            scanned += len(entries)
-            return entries, position
-
+    scanned: list[object] = []
+    store = heard(ground.store, scan_kind=lambda found, *where: scanned.extend(found[0]))
     monkeypatch.setattr(surveying, "COUNTED", 100)
     monkeypatch.setattr(surveying, "_STEP", 10)
-    repo: Repository = ground.repo(TABLES, store=Noting(ground.store))
+    repo = ground.repo(TABLES, store=store)
     one = observer(contents, name="one")(nothing)
     put(repo, contents, *(f"{number:03}" for number in range(100)))
     assert survey(repo, one).complete
     put(repo, contents, *(f"{number:03}" for number in range(100, 300)))
-    scanned = 0
+    scanned.clear()
     found = survey(repo, one)
     assert (found.dirty["one"], found.complete) == (100, False)
-    assert scanned <= 111
+    assert len(scanned) <= 111
 
 
-def test_of_workers_with_the_same_observers_one_surveys_at_a_time(ground: Ground) -> None:
-    repo: Repository = ground.repo(TABLES)
+def test_of_workers_with_the_same_observers_one_surveys_at_a_time(repo: Repository) -> None:
     a, b = observer(contents, name="a")(nothing), observer(links, name="b")(nothing)
     first, second = (Survey(repo.context, Observers([a, b])) for _ in range(2))
     other = Survey(repo.context, Observers([b]))
@@ -226,9 +212,8 @@ def entries(repo: Repository) -> list[Any]:
 
 
 def test_a_worker_that_surveys_exports_what_it_finds(
-    ground: Ground, wait_until: Callable[..., object]
+    ground: Ground, repo: Repository, wait_until: Callable[..., object]
 ) -> None:
-    repo: Repository = ground.repo(TABLES)
     a, dead = observer(contents, name="a")(nothing), observer(links, name="dead")(fails)
     repo.pause_observer(a)
     put(repo, contents, "x", "y")
@@ -265,8 +250,7 @@ def test_a_worker_that_surveys_exports_what_it_finds(
         Worker(repo, [a], survey=0)
 
 
-def test_a_worker_without_surveys_exports_none(ground: Ground) -> None:
-    repo: Repository = ground.repo(TABLES)
+def test_a_worker_without_surveys_exports_none(repo: Repository) -> None:
     one = observer(contents, name="one")(nothing)
     put(repo, contents, "x")
     worker = Worker(repo, [one], **QUICK)

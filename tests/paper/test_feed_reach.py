@@ -6,7 +6,14 @@ from typing import Any
 
 import pytest
 from feeds import PLACES, TABLES, bank, other, put, sound, values
-from stores import Crashed, CrashingStore, Gate, Ground, SeamStore, cell_of, in_thread, stop_at
+from stores import (
+    Crashed,
+    CrashingStore,
+    Ground,
+    SeamStore,
+    cell_of,
+    stopped,
+)
 
 from percola import Repository, SnapshotTooOldError, Table, UnknownTableError, UsageError, feed
 from percola.cells import MAX_TS, Cell, Kind
@@ -103,17 +110,13 @@ def test_a_feed_that_is_turned_on_later_lists_what_everybody_writes_from_then_on
 def test_turned_on_while_a_commit_is_in_flight_it_lists_that_if_it_commits_above(
     ground: Ground, where: str, row: str, after: bool
 ) -> None:
-    seam, gate = SeamStore(ground.store), Gate()
-    writer = ground.repo([plain], store=seam)
-    seam.hook = stop_at(where, row, gate, after=after)
-    t = writer.transaction(two_phase=True)
+    seam = SeamStore(ground.store)
+    t = ground.repo([plain], store=seam).transaction(two_phase=True)
     for name in "abc":
         t.set(plain_bal, name, 9)
-    committing = in_thread(t.commit)
-    gate.await_arrival()
-    repo = ground.repo([fed])
-    since = feed.since(repo, fed)
-    gate.open()
+    with stopped(seam, t.commit, where, row, after=after) as committing:
+        repo = ground.repo([fed])
+        since = feed.since(repo, fed)
     commit_ts = committing.result(20)
     found = [one.row for one in feed.changes(repo, fed, since)]
     assert found == (["a", "b", "c"] if commit_ts > since else [])
@@ -142,14 +145,12 @@ def test_what_cannot_be_asked_is_refused_with_a_sentence(repo: Repository) -> No
         feed.changes(repo, other, 0)
     with pytest.raises(UnknownTableError, match="no table 'nowhere'"):
         feed.settled(repo, "nowhere")
-    with pytest.raises(UsageError, match=f"no timestamp {latest + 100} yet: the last one is"):
-        feed.changes(repo, bank, latest + 100)
-    with pytest.raises(UsageError, match=f"no timestamp {latest + 100} yet"):
-        feed.changes(repo, bank, 0, latest + 100)
-    with pytest.raises(UsageError, match="-1 is not a timestamp"):
-        feed.changes(repo, bank, -1)
-    with pytest.raises(UsageError, match="True is not a timestamp"):
-        feed.changes(repo, bank, True)
+    for asked, said in (
+        ((latest + 100,), f"no timestamp {latest + 100} yet: the last one is"),
+        ((0, latest + 100), f"no timestamp {latest + 100} yet"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            feed.changes(repo, bank, *asked)
     assert list(feed.changes(repo, bank, latest, latest)) == []
 
 
