@@ -24,6 +24,26 @@ from percola.spark.catalog import CatalogJarMissingError, catalog_settings
 __all__ = ["hbase"]
 
 
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[Emulator]:
+    """Bigtable's emulator, one for a module."""
+    with Emulator() as running:
+        yield running
+
+
+@pytest.fixture
+def stack() -> Iterator[contextlib.ExitStack]:
+    """What is entered into it ends with the test."""
+    with contextlib.ExitStack() as held:
+        yield held
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The place of a repository that the test makes."""
+    return tmp_path / "repo"
+
+
 @pytest.fixture(scope="session")
 def emulator_of_spark() -> Iterator[Emulator | None]:
     """The emulator that the session's tasks know; None where there is none."""

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from emulator import Emulator
 from network_claims import a_look_at_a_feed_costs_what_has_changed
-from stores import Gate, SeamStore, in_thread, stop_at
+from stores import Gate, SeamStore, in_thread, put_all, stop_at
 
 from percola import Repository, Table, catalog, feed
 from percola.coordination.memory import MemoryCoordination
@@ -60,12 +60,6 @@ class Ground:
         return [(ts, row) for ts, row, _ in found]
 
 
-@pytest.fixture(scope="module")
-def emulator() -> Iterator[Emulator]:
-    with Emulator() as running:
-        yield running
-
-
 @pytest.fixture
 def ground(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
     # All processes must agree on it; here there is one.
@@ -77,11 +71,7 @@ def ground(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> Iterator[Grou
 
 
 def put(repo: Repository, *rows: str, value: int = 1) -> int:
-    with repo.transaction() as t:
-        for row in rows:
-            t.set(bal, row, value)
-    assert t.commit_ts is not None
-    return t.commit_ts
+    return put_all(repo, bal, dict.fromkeys(rows, value))
 
 
 def listed(repo: Repository, after: int, upto: int | None = None) -> list[tuple[str, int]]:

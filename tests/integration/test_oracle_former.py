@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -27,12 +27,6 @@ __all__ = ["certificates"]
 ONE: Final = b"\x08\x01"
 THREE: Final = b"\x08\x03"
 LAST: Final = b""
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as held:
-        yield held
 
 
 def serving(stack: ExitStack, wait_until: WaitUntil, **options: Any) -> OracleServer:

@@ -10,7 +10,7 @@ import resource
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing.connection import Connection as Pipe
 from typing import Any, Final
 
@@ -64,12 +64,6 @@ def lock_on(one: Connection, key: bytes, turn: int = 2) -> bool:
 def ended(connections: list[Connection]) -> list[Connection]:
     """Those that the server has ended."""
     return [one for one in connections if one._poll.poll(0) and not one._socket.recv(1000)]
-
-
-@pytest.fixture
-def stack() -> Iterator[contextlib.ExitStack]:
-    with contextlib.ExitStack() as held:
-        yield held
 
 
 @pytest.fixture

@@ -74,12 +74,6 @@ def zookeeper(tmp_path_factory: pytest.TempPathFactory, java_home: Path) -> Iter
 
 
 @pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as held:
-        yield held
-
-
-@pytest.fixture
 def store(emulator: Emulator, request: pytest.FixtureRequest) -> str:
     """The address of an instance that no other test has, without anything that runs."""
     name = "i" + "".join(filter(str.isalnum, request.node.name))[-25:].lower()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
 
@@ -20,12 +20,6 @@ __all__ = ["token"]
 
 LEASE = 2.0
 STORE = "bigtable://project/partition"
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as held:
-        yield held
 
 
 @pytest.mark.long

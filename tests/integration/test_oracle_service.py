@@ -44,12 +44,6 @@ accounts = Table("accounts")
 balance = accounts.column("balance", int)
 
 
-@pytest.fixture(scope="module")
-def emulator() -> Iterator[Emulator]:
-    with Emulator() as running:
-        yield running
-
-
 # --- Processes --------------------------------------------------------------------------
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
 from emulator import Emulator, repository
+from stores import put_all
 
 from percola import Table, Transaction, Worker, observer, rerun
 from percola.maintenance.check import Severity, check
@@ -13,12 +11,6 @@ from percola.maintenance.check import Severity, check
 pages = Table("pages")
 body = pages.column("body", str, observed=True)
 size = pages.column("size", int)
-
-
-@pytest.fixture(scope="module")
-def emulator() -> Iterator[Emulator]:
-    with Emulator() as running:
-        yield running
 
 
 @observer(body)
@@ -33,12 +25,8 @@ def changed(t: Transaction, row: str) -> None:
 
 def test_a_changed_observer_runs_again_over_silent_and_loud_rows(emulator: Emulator) -> None:
     repo = repository(emulator.store(), [pages])
-    with repo.transaction() as t:
-        for number in range(40):
-            t.set(body, f"loud {number:02}", "x")
-    with repo.transaction(notify=False) as t:
-        for number in range(40):
-            t.set(body, f"silent {number:02}", "x")
+    put_all(repo, body, {f"loud {number:02}": "x" for number in range(40)})
+    put_all(repo, body, {f"silent {number:02}": "x" for number in range(40)}, notify=False)
     assert repo.pending() == {"pages.body": 40}
     Worker(repo, [measure]).run_until_idle()
     assert repo.snapshot().get(size, "silent 07") is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -27,12 +27,6 @@ from percola.testing.conformance.suite import RANDOM
 # Of the timestamps that the suite tries, those that do not fit in Bigtable, and what is tried
 # instead: the order stays.
 _LOWERED: Final = {2**56 + 1: 2**52 + 1, 2**63 - 2: MAX_STORED_TS}
-
-
-@pytest.fixture(scope="module")
-def emulator() -> Iterator[Emulator]:
-    with Emulator() as running:
-        yield running
 
 
 def _fits(ts: int) -> int:

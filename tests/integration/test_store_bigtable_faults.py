@@ -9,7 +9,7 @@ import network_claims
 import pytest
 from emulator import Emulator, Relay, repository
 from row_locks import CELL, COLUMN, LOCK_IT
-from stores import DEADLINE, all_at_once, in_thread
+from stores import DEADLINE, all_at_once, in_thread, put, put_all
 
 from percola import Table
 from percola.cells import MAX_TS, Cell, Kind
@@ -25,12 +25,6 @@ WaitUntil = Callable[..., object]
 
 accounts = Table("accounts")
 balance = accounts.column("balance", int)
-
-
-@pytest.fixture(scope="module")
-def emulator() -> Iterator[Emulator]:
-    with Emulator() as running:
-        yield running
 
 
 @pytest.fixture
@@ -56,8 +50,7 @@ def locks(store: Store) -> list[int]:
 def test_a_lost_reply_is_an_unknown_outcome_and_reading_settles_it(
     emulator: Emulator, relay: Relay
 ) -> None:
-    with_relay = emulator.store(address=relay.address)
-    with_relay.create_tables(["t"])
+    with_relay = emulator.store(address=relay.address, tables=["t"])
     assert locks(with_relay) == []
     relay.cut_answer()
     with pytest.raises(OutcomeUnknownError, match="may or may not"):
@@ -68,8 +61,7 @@ def test_a_lost_reply_is_an_unknown_outcome_and_reading_settles_it(
 
 
 def test_a_conditional_mutation_is_sent_once(emulator: Emulator, relay: Relay) -> None:
-    store = emulator.store(address=relay.address)
-    store.create_tables(["t"])
+    store = emulator.store(address=relay.address, tables=["t"])
     relay.cut_answer()
     with pytest.raises(OutcomeUnknownError):
         store.mutate([LOCK_IT])
@@ -80,8 +72,7 @@ def test_a_conditional_mutation_is_sent_once(emulator: Emulator, relay: Relay) -
 def test_a_lost_reply_for_one_row_of_a_batch_leaves_every_row_whole(
     emulator: Emulator, relay: Relay
 ) -> None:
-    store = emulator.store(address=relay.address)
-    store.create_tables(["t"])
+    store = emulator.store(address=relay.address, tables=["t"])
     both = [lock(b"a", 5), lock(b"b", 5)]
     absent = [Condition(False, Kind.LOCK, b"a", 0, MAX_TS)]
     batch = [RowMutation("t", b"%04d" % i, absent, both) for i in range(300)]
@@ -97,8 +88,7 @@ def test_a_lost_reply_for_one_row_of_a_batch_leaves_every_row_whole(
 def test_a_lost_reply_of_rows_without_conditions_is_an_unknown_outcome(
     emulator: Emulator, relay: Relay
 ) -> None:
-    store = emulator.store(address=relay.address)
-    store.create_tables(["t"])
+    store = emulator.store(address=relay.address, tables=["t"])
     batch = [RowMutation("t", b"%04d" % i, (), [lock(COLUMN, 5)]) for i in range(50)]
     relay.cut_answer()
     with pytest.raises(OutcomeUnknownError):
@@ -110,8 +100,7 @@ def test_a_lost_reply_of_rows_without_conditions_is_an_unknown_outcome(
 def test_a_scan_whose_stream_breaks_finds_every_row_once(
     emulator: Emulator, relay: Relay, after: int
 ) -> None:
-    store = emulator.store(address=relay.address)
-    store.create_tables(["t"])
+    store = emulator.store(address=relay.address, tables=["t"])
     rows = [b"%04d" % i for i in range(400)]
     value = bytes(3000)
     store.mutate([RowMutation("t", row, (), written(COLUMN, 5, value)) for row in rows])
@@ -128,8 +117,7 @@ def test_a_scan_whose_stream_breaks_finds_every_row_once(
 def test_many_cells_are_read_whole_though_the_stream_breaks(
     emulator: Emulator, relay: Relay, after: int
 ) -> None:
-    store = emulator.store(address=relay.address)
-    store.create_tables(["t"])
+    store = emulator.store(address=relay.address, tables=["t"])
     rows = [b"%04d" % i for i in range(600)]
     # Long enough for an answer in many pieces.
     store.mutate([RowMutation("t", row, (), written(COLUMN, 5, row * 500)) for row in rows])
@@ -145,9 +133,7 @@ def test_a_transfer_is_made_once_whichever_answer_is_lost(emulator: Emulator, re
     oracle = EmbeddedOracle(MemoryStore())
     repo = repository(store, [accounts], oracle)
     witness = repository(emulator.store(store.place.instance), [accounts], oracle)
-    with repo.transaction() as t:
-        t.set(balance, "a", 1_000)
-        t.set(balance, "b", 0)
+    put_all(repo, balance, {"a": 1_000, "b": 0})
 
     lost = 0
     for after in range(200):
@@ -170,8 +156,7 @@ def test_a_transfer_is_made_once_whichever_answer_is_lost(emulator: Emulator, re
 
 
 def test_a_server_that_hangs_costs_a_write_its_deadline_and_no_more(mortal: Emulator) -> None:
-    store = mortal.store(request_seconds=1.0, timeout_seconds=1.0)
-    store.create_tables(["t"])
+    store = mortal.store(request_seconds=1.0, timeout_seconds=1.0, tables=["t"])
     began = time.monotonic()
     mortal.pause()
     try:
@@ -192,8 +177,7 @@ def test_a_server_that_hangs_costs_a_write_its_deadline_and_no_more(mortal: Emul
 def test_a_read_outlives_a_server_that_hangs_for_a_while(
     mortal: Emulator, wait_until: WaitUntil
 ) -> None:
-    store = mortal.store(request_seconds=0.5)
-    store.create_tables(["t"])
+    store = mortal.store(request_seconds=0.5, tables=["t"])
     store.mutate([RowMutation("t", b"r", (), written(COLUMN, 5, b"v"))])
     mortal.pause()
     reading = in_thread(lambda: store.read([CELL], 9))
@@ -225,8 +209,7 @@ def test_a_server_killed_in_the_middle_of_a_batch_is_an_error_soon(
         mortal.store(timeout_seconds=0.5).create_tables(["t"])
     # A server is back in its place, empty: the same store object finds it.
     mortal.start()
-    fresh = mortal.store(store.place.instance)
-    fresh.create_tables(["t"])
+    fresh = mortal.store(store.place.instance, tables=["t"])
     assert store.mutate([LOCK_IT]) == [True]
     assert locks(fresh) == [5]
 
@@ -234,8 +217,7 @@ def test_a_server_killed_in_the_middle_of_a_batch_is_an_error_soon(
 def test_a_write_waits_for_a_server_that_is_about_to_come_back(
     mortal: Emulator, wait_until: WaitUntil
 ) -> None:
-    store = mortal.store()
-    store.create_tables(["t"])
+    store = mortal.store(tables=["t"])
     mortal.kill()
     wait_until(lambda: not _answers(mortal, store))
     writing = in_thread(lambda: store.mutate([LOCK_IT]))
@@ -288,8 +270,7 @@ def test_nobody_reads_below_a_safe_point_that_another_process_has_raised(
 
 
 def test_a_process_asks_for_the_safe_point_about_once_a_second(emulator: Emulator) -> None:
-    store = emulator.store()
-    store.create_tables(["t"])
+    store = emulator.store(tables=["t"])
     store.read([CELL], 9)
     before, began = store.statistics()["ReadRows"], time.monotonic()
     for _ in range(200):
@@ -317,8 +298,7 @@ def test_a_transaction_of_one_row_makes_one_call_each_to_read_lock_and_commit(
 ) -> None:
     store = emulator.store()
     repo = repository(store, [accounts])
-    with repo.transaction() as t:
-        t.set(balance, "a", 1)
+    put(repo, balance, "a", 1)
     before = store.statistics()
     with repo.transaction() as t:
         t.set(balance, "a", (t.get(balance, "a") or 0) + 1)

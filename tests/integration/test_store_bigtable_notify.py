@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from emulator import Emulator, repository
+from stores import put
 
 from percola import Table, Transaction, Worker, observer
 from percola.cells import MAX_TS, Cell, Kind
@@ -29,12 +29,6 @@ size = pages.column("size", int)
 @observer(body)
 def measure(t: Transaction, row: str) -> None:
     t.set(size, row, len(t.get(body, row) or ""))
-
-
-@pytest.fixture(scope="module")
-def emulator() -> Iterator[Emulator]:
-    with Emulator() as running:
-        yield running
 
 
 def asked(store: BigtableStore, monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, str]]:
@@ -102,8 +96,7 @@ def test_a_commit_puts_its_notify_entries_between_its_locks_and_its_commit_point
 def test_a_refused_mutation_leaves_no_more_than_a_hint_and_deletes_nothing(
     emulator: Emulator,
 ) -> None:
-    store = emulator.store()
-    store.create_tables(["t"])
+    store = emulator.store(tables=["t"])
     first = [Put(Kind.NOTIFY, COLUMN, 1, b""), lock(COLUMN, 5)]
     assert store.mutate([RowMutation("t", b"r", (), first)]) == [True]
     absent = [Condition(False, Kind.LOCK, COLUMN, 0, MAX_TS)]
@@ -127,8 +120,7 @@ def test_a_refused_mutation_leaves_no_more_than_a_hint_and_deletes_nothing(
 def test_notify_entries_that_cannot_be_deleted_are_no_refusal_of_what_was_changed(
     emulator: Emulator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = emulator.store()
-    store.create_tables(["t"])
+    store = emulator.store(tables=["t"])
     send_many = store._calls.send_many
 
     def refused(name: str, request: Any, *args: Any) -> Any:
@@ -150,9 +142,7 @@ def test_the_sender_of_a_weak_notification_is_found_among_the_records_of_runs(
     poke = pages.weak_column("poke")
     poked = pages.column("poked", int)
 
-    @observer(body)
-    def send(t: Transaction, row: str) -> None:
-        t.notify(poke, "all")
+    send = observer(body, name="send")(lambda t, row: t.notify(poke, "all"))
 
     @observer(poke)
     def receive(t: Transaction, row: str) -> None:
@@ -160,8 +150,7 @@ def test_the_sender_of_a_weak_notification_is_found_among_the_records_of_runs(
 
     repo = repository(emulator.store(), [pages])
     repo.record_runs()
-    with repo.transaction() as t:
-        t.set(body, "a", "x")
+    put(repo, body, "a", "x")
     Worker(repo, [send, receive], threads=1).run_until_idle()
     [received] = causes(repo, poked, "all").runs
     [sent] = received.changes[0].runs

@@ -37,12 +37,6 @@ class BigtableGround(Ground):
         self.oracle = EmbeddedOracle(MemoryStore())
 
 
-@pytest.fixture(scope="module")
-def emulator() -> Iterator[Emulator]:
-    with Emulator() as running:
-        yield running
-
-
 @pytest.fixture
 def ground(emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ground]:
     """As `stores.ground`, on Bigtable."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import grpc
@@ -33,12 +33,6 @@ from percola.testing.conformance.fixtures import lock
 CELL = Cell("t", b"r", b"c")
 
 
-@pytest.fixture(scope="module")
-def emulator() -> Iterator[Emulator]:
-    with Emulator() as running:
-        yield running
-
-
 def make_table(
     emulator: Emulator, instance: str, families: dict[str, Any], name: str = "t"
 ) -> None:
@@ -64,8 +58,7 @@ def family(**rule: Any) -> Any:
 
 def test_tables_that_percola_made_are_taken_as_they_are(emulator: Emulator) -> None:
     for _ in range(2):
-        store = emulator.store("twice")
-        store.create_tables(["t", "u"])
+        store = emulator.store("twice", tables=["t", "u"])
         store.create_tables(["t"])
         assert store.mutate([RowMutation("t", b"r", (), [lock(b"c", 5)])]) == [True]
 
@@ -145,8 +138,7 @@ def test_a_family_that_drops_versions_is_refused(
 
 
 def test_a_table_that_is_deleted_under_our_hands_is_unknown(emulator: Emulator) -> None:
-    store = emulator.store()
-    store.create_tables(["t"])
+    store = emulator.store(tables=["t"])
     request = types.DeleteTableRequest(name=f"{store.place.path}/tables/t")
     with grpc.insecure_channel(emulator.address) as channel:
         delete = channel.unary_unary(
@@ -163,8 +155,7 @@ def test_a_table_that_is_deleted_under_our_hands_is_unknown(emulator: Emulator) 
 
 
 def test_a_timestamp_that_does_not_fit_is_refused_with_nothing_written(emulator: Emulator) -> None:
-    store = emulator.store()
-    store.create_tables(["t"])
+    store = emulator.store(tables=["t"])
     batch = [
         RowMutation("t", b"a", (), [lock(b"c", 5)]),
         RowMutation("t", b"b", (), [lock(b"c", 2**53 + 2**50)]),

@@ -73,9 +73,14 @@ class Emulator(ServerProcess):
             emulator=address or self.address,
         )
 
-    def store(self, instance: str = "", address: str = "", **options: Any) -> BigtableStore:
-        """A store in the instance of this name; without a name in one of its own."""
-        return BigtableStore(self.place(instance, address), **options)
+    def store(
+        self, instance: str = "", address: str = "", *, tables: Iterable[str] = (), **options: Any
+    ) -> BigtableStore:
+        """A store with these tables in the instance of this name; without one in its own."""
+        store = BigtableStore(self.place(instance, address), **options)
+        if tables:
+            store.create_tables(tables)
+        return store
 
 
 class Relay:
