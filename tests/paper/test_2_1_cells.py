@@ -63,9 +63,7 @@ def test_an_acknowledgment_is_a_percola_column_that_holds_the_observers_start_ts
 ) -> None:
     starts = []
 
-    @observer(contents)
-    def index(t: Transaction, row: str) -> None:
-        starts.append(t.start_ts)
+    index = observer(contents, name="index")(lambda t, row: starts.append(t.start_ts))
 
     for body in (b"one", b"two"):
         put(repo, contents, "a", body)

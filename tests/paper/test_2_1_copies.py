@@ -9,15 +9,7 @@ from typing import Any
 
 import pytest
 from borrowed import only_near
-from stores import (
-    Ground,
-    PassingStore,
-    cell_of,
-    delete,
-    die,
-    put,
-    put_all,
-)
+from stores import Ground, PassingStore, cell_of, delete, die, put, put_all
 
 from percola import (
     NotARepositoryError,
@@ -181,9 +173,7 @@ def test_work_that_is_left_is_left_in_the_copy_and_what_is_done_is_done(
     assert copied.pending() == repo.pending() == {"docs.text": 3, "docs.again": 2}
     ran: list[str] = []
 
-    @observer(text, name="measure")
-    def counted(t: Transaction, row: str) -> None:
-        ran.append(row)
+    counted = observer(text, name="measure")(lambda t, row: ran.append(row))
 
     Worker(copied, [counted, spell, look], attempts=1).run_until_idle()
     assert sorted(ran) == ROWS[:3], "once each, and no row that was answered"

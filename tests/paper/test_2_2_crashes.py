@@ -9,7 +9,7 @@ import pytest
 from stores import Program, ScriptedClock
 
 import percola
-from percola import Repository, Table, Transaction, Worker, observer
+from percola import Repository, Table, Worker, observer
 from percola.cells import Kind
 from percola.inspection import locks
 
@@ -89,9 +89,7 @@ def test_a_transaction_rolled_forward_after_a_kill_still_notifies(tmp_path: Path
         writer.kill()
     seen: list[str] = []
 
-    @observer(bal)
-    def watch(t: Transaction, row: str) -> None:
-        seen.append(row)
+    watch = observer(bal, name="watch")(lambda t, row: seen.append(row))
 
     with percola.open(folder, schema=[bank]) as repo:
         assert repo.snapshot().get_many([(bal, row) for row in ROWS]) == [2, 2, 2]

@@ -7,14 +7,7 @@ from typing import Any
 
 import pytest
 from joints import assert_sound, begin, docs, joint, row, size, stranger, title, titles, write
-from stores import (
-    Crashed,
-    CrashingStore,
-    Ground,
-    ScriptedClock,
-    SeamStore,
-    phase,
-)
+from stores import Crashed, CrashingStore, Ground, ScriptedClock, SeamStore, phase, telling
 
 from percola import Repository
 from percola.cells import MAX_TS, Cell, Kind
@@ -179,26 +172,20 @@ def test_a_commit_that_comes_after_a_leg_was_undone_by_a_reader_commits_nothing(
     ground: Ground,
 ) -> None:
     """Between the last look and the commit point: the mutation's conditions refuse the commit."""
-    seam = SeamStore(ground.store)
-    repo = ground.repo(TABLES, store=seam)
-    one = joint(repo)
-    parts = [write(one, p, [row(f"row {p}", "new")]) for p in range(3)]
     reader, clock = stranger(ground)
-    undone: list[str] = []
 
-    def hook(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
-        if phase(mutation) == "commit" and mutation.table == JOBS.name and not undone:
-            undone.append("row 1")
-            assert reader.snapshot().get(title, "row 1") is None
-            assert clock.slept
-        return apply()
+    def undo() -> None:
+        assert reader.snapshot().get(title, "row 1") is None
+        assert clock.slept
 
-    seam.hook = hook
+    parts: list[Part] = []
+    repo, undone = between(ground, lambda m: bool(parts) and commits_the_job(m), undo)
+    one = joint(repo)
+    parts += [write(one, p, [row(f"row {p}", "new")]) for p in range(3)]
     with pytest.raises(JointError, match="partition 1"):
         one.commit(parts)
     assert undone
     assert ground.lock_holders(STATE, "job") == [], "its own lock on the state is in the way"
-    seam.hook = None
     with pytest.raises(JobOverError):
         one.attempt(1, 9)
     assert one.abort()
@@ -208,20 +195,23 @@ def test_a_commit_that_comes_after_a_leg_was_undone_by_a_reader_commits_nothing(
 
 def between(
     ground: Ground, is_it: Callable[[RowMutation], bool], action: Callable[[], object]
-) -> tuple[Repository, SeamStore, list[RowMutation]]:
+) -> tuple[Repository, list[RowMutation]]:
     """A repository that does something just before its first mutation of a kind arrives."""
     seam = SeamStore(ground.store)
     repo = ground.repo(TABLES, store=seam)
     seen: list[RowMutation] = []
 
-    def hook(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
+    def look(mutation: RowMutation) -> None:
         if not seen and is_it(mutation):
             seen.append(mutation)
             action()
-        return apply()
 
-    seam.hook = hook
-    return repo, seam, seen
+    seam.hook = telling(look)
+    return repo, seen
+
+
+def commits_the_job(mutation: RowMutation) -> bool:
+    return phase(mutation) == "commit" and mutation.table == JOBS.name
 
 
 def locks_primary(mutation: RowMutation) -> bool:
@@ -236,7 +226,7 @@ def locks_primary(mutation: RowMutation) -> bool:
 def test_no_attempt_begins_after_a_later_run_has_come_in_between(ground: Ground) -> None:
     other, _ = stranger(ground)
     run = new_run(other)
-    repo, _, seen = between(ground, locks_primary, lambda: begin(joint(other), 7, 7).finish())
+    repo, seen = between(ground, locks_primary, lambda: begin(joint(other), 7, 7).finish())
     with pytest.raises(JobOverError):
         joint(repo, run=run).attempt(0, 1)
     assert seen
@@ -249,7 +239,7 @@ def test_an_attempt_that_finishes_just_before_another_one_begins_keeps_its_claim
     other, _ = stranger(ground)
     first = joint(other)
     parts: list[Part] = []
-    repo, _, seen = between(
+    repo, seen = between(
         ground, locks_primary, lambda: parts.append(write(first, 0, [row("a", "1")], attempt=1))
     )
     second = begin(joint(repo, run=first._run), 0, 2, retry=1)
@@ -264,7 +254,7 @@ def test_an_attempt_that_finishes_just_before_it_would_be_overtaken_is_not(groun
     one = joint(other)
     first = begin(one, 0, 1)
     first.write([row("a", "first")])
-    repo, _, seen = between(ground, lambda m: phase(m) == "roll back", first.finish)
+    repo, seen = between(ground, lambda m: phase(m) == "roll back", first.finish)
     second = begin(joint(repo, run=one._run), 0, 2, retry=1)
     assert seen and second.done == first.done is not None
     one.commit([second.finish()])
@@ -284,9 +274,7 @@ def test_a_commit_that_hangs_is_put_an_end_to_by_the_next_run_without_waiting(
         write(again, 0, [row("a", "second")])
         taken.append(again)
 
-    repo, _, seen = between(
-        ground, lambda m: phase(m) == "commit" and m.table == JOBS.name, take_over
-    )
+    repo, seen = between(ground, commits_the_job, take_over)
     if not ground.one_step:  # There the state is begun by a commit of its own.
         begin(joint(other, run=1), 5, 5).abandon()
     one = joint(repo, run=1)
@@ -315,25 +303,18 @@ def test_a_lock_without_a_token_is_nobodys_and_not_taken_for_a_dead_process(grou
 def test_no_attempt_begins_or_finishes_once_the_state_is_locked_for_the_commit(
     ground: Ground,
 ) -> None:
-    seam = SeamStore(ground.store)
-    repo = ground.repo(TABLES, store=seam)
+    def finish() -> None:
+        with pytest.raises(JobOverError):
+            begun.finish()
+
+    parts: list[Part] = []
+    repo, tried = between(ground, lambda m: bool(parts) and commits_the_job(m), finish)
     one = joint(repo)
-    part = write(one, 0, [row("a", "new")])
+    parts.append(write(one, 0, [row("a", "new")]))
     other, _ = stranger(ground)
-    elsewhere = joint(other, run=one._run)
-    begun = begin(elsewhere, 1, 1)
+    begun = begin(joint(other, run=one._run), 1, 1)
     begun.write([row("b", "late")])
-    tried: list[type[BaseException]] = []
-
-    def hook(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
-        if phase(mutation) == "commit" and mutation.table == JOBS.name and not tried:
-            with pytest.raises(JobOverError) as told:
-                begun.finish()
-            tried.append(told.type)
-        return apply()
-
-    seam.hook = hook
-    one.commit([part])
+    one.commit(parts)
     assert tried
     with pytest.raises((JobOverError, SupersededError)):
         begun.write([row("c", "late")])

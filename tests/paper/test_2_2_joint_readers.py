@@ -20,7 +20,7 @@ from joints import (
     titles,
     write,
 )
-from stores import Gate, Ground, PassingStore, SeamStore, in_thread, phase
+from stores import Gate, Ground, SeamStore, heard, in_thread, phase
 
 from percola import ConflictError, Repository, Table, feed
 from percola.cells import Cell, Kind, LockRecord, Op, encode_lock
@@ -197,25 +197,18 @@ def test_what_one_reader_has_found_does_not_count_for_a_later_one(ground: Ground
     assert titles(reader)["a"] == "new"
 
 
-class _Deciding(PassingStore):
-    """Runs a function once, just after somebody has found a primary locked."""
-
-    then: Callable[[], object] | None = None
-
-    def entries(
-        self, cell: Cell, kind: Kind, low: int, high: int, limit: int | None = None
-    ) -> list[tuple[int, bytes]]:
-        found = self.inner.entries(cell, kind, low, high, limit)
-        if kind is Kind.WRITE and cell.column.startswith(b"primary:") and self.then is not None:
-            then, self.then = self.then, None
-            then()
-        return found
-
-
 def test_a_job_that_commits_while_a_reader_looks_is_seen(ground: Ground, old: int) -> None:
     """Its primary is found undecided, then it commits: now its `state` is found unlocked."""
-    before, after, looks = Gate(), Gate(), _Deciding(ground.store)
-    reader = ground.repo(TABLES, store=looks)
+    before, after = Gate(), Gate()
+    found_locked: list[Cell] = []
+
+    def decide(_: object, cell: Cell, kind: Kind, *where: object) -> None:
+        if kind is Kind.WRITE and cell.column.startswith(b"primary:") and not found_locked:
+            found_locked.append(cell)
+            before.open()
+            after.await_arrival()
+
+    reader = ground.repo(TABLES, store=heard(ground.store, entries=decide))
     running = in_thread(
         lambda: committing(
             ground, lambda one: write(one, 0, [row("a", "new")]), before.wait_here, after.wait_here
@@ -223,14 +216,8 @@ def test_a_job_that_commits_while_a_reader_looks_is_seen(ground: Ground, old: in
     )
     before.await_arrival()
     snapshot = reader.snapshot()
-
-    def decide() -> None:
-        before.open()
-        after.await_arrival()
-
-    looks.then = decide
     assert snapshot.get(title, "a") == "new"
-    assert looks.then is None, "nobody looked at the primary"
+    assert found_locked, "nobody looked at the primary"
     after.open()
     assert running.result(20) < snapshot.start_ts
 

@@ -8,15 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from stores import (
-    Ground,
-    ListeningClock,
-    ScriptedClock,
-    SeamStore,
-    in_thread,
-    put_all,
-    stopped,
-)
+from stores import Ground, ListeningClock, ScriptedClock, SeamStore, in_thread, put_all, stopped
 
 from percola import LockTimeoutError, Repository, Row, Table, Transaction, UsageError
 from percola.cells import Kind

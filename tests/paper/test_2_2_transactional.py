@@ -113,9 +113,7 @@ def test_in_a_given_transaction_a_conflict_is_left_to_its_owner(repo: Repository
 
 
 def test_an_observer_calls_it_with_its_transaction(repo: Repository) -> None:
-    @observer(order)
-    def fill(t: Transaction, row: str) -> None:
-        add(t, "total", t.get(order, row) or 0)
+    fill = observer(order, name="fill")(lambda t, row: add(t, "total", t.get(order, row) or 0))
 
     repo.run(lambda t: t.set(order, "first", 4))
     Worker(repo, observers=[fill]).run_until_idle()

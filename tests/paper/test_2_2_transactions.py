@@ -7,17 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from figure4 import history
-from stores import (
-    Ground,
-    ScriptedClock,
-    SeamStore,
-    cell_of,
-    phase,
-    put,
-    put_all,
-    stopped,
-    telling,
-)
+from stores import Ground, ScriptedClock, SeamStore, cell_of, phase, put, put_all, stopped, telling
 
 from percola import ConflictError, Repository, Table, TransactionUsedUpError
 from percola.cells import Kind, Op, decode_lock, decode_write

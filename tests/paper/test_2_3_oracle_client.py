@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from oracle_in_process import HERE, Held, certificates, oracle, server
+from oracle_in_process import HERE, Held, certificates, leading, oracle, server
 from stores import DEADLINE, all_at_once, in_thread
 
 from percola.coordination.lock_service.client import LockServiceClient
@@ -94,9 +94,8 @@ def test_at_one_moment_holds_where_nothing_is_drawn(oracle: NetworkOracle) -> No
     assert looks == 6, "twice with timestamps drawn in between, and once without"
 
 
-def test_a_call_for_more_than_a_range_is_answered_in_parts(wait_until: WaitUntil) -> None:
-    with OracleServer(MemoryStore(), HERE, size=3) as small:
-        wait_until(lambda: small.ranges.holds)
+def test_a_call_for_more_than_a_range_is_answered_in_parts() -> None:
+    with leading(size=3) as small:
         oracle = NetworkOracle([small.address])
         drawn, last = oracle._line()._make(10, float("inf"))
         assert list(drawn) == sorted(set(drawn)) and len(drawn) == 10 and last == drawn[-1]
@@ -199,10 +198,9 @@ def test_a_standby_is_passed_over_and_takes_over_after_a_clean_stop(wait_until: 
 
 
 def test_the_oracle_of_another_repository_is_refused(
-    server: OracleServer, oracle: NetworkOracle, wait_until: WaitUntil
+    server: OracleServer, oracle: NetworkOracle
 ) -> None:
-    with OracleServer(MemoryStore(), HERE) as other:
-        wait_until(lambda: other.ranges.holds)
+    with leading() as other:
         assert oracle.timestamp() == 1
         mixed = NetworkOracle([other.address], source=oracle.source)
         with pytest.raises(StoreError, match="not the one of this repository"):
@@ -293,9 +291,8 @@ def test_closing_ends_the_call_that_is_pending(
 # --- Token, TLS -----------------------------------------------------------------
 
 
-def test_a_client_without_the_token_is_refused_at_once(wait_until: WaitUntil) -> None:
-    with OracleServer(MemoryStore(), HERE, token="s3cret") as guarded:
-        wait_until(lambda: guarded.ranges.holds)
+def test_a_client_without_the_token_is_refused_at_once() -> None:
+    with leading(token="s3cret") as guarded:
         for token in ("", "s3cre", "s3cret!"):
             stranger = NetworkOracle([guarded.address], token=token)
             for ask in (stranger.timestamp, stranger.read_timestamp):
@@ -311,7 +308,7 @@ def test_a_client_without_the_token_is_refused_at_once(wait_until: WaitUntil) ->
 
 
 def test_with_tls_both_sides_show_who_they_are_and_a_mismatch_is_one_sentence(
-    certificates: Path, wait_until: WaitUntil
+    certificates: Path,
 ) -> None:
     def read(name: str) -> bytes:
         return (certificates / name).read_bytes()
@@ -326,8 +323,7 @@ def test_with_tls_both_sides_show_who_they_are_and_a_mismatch_is_one_sentence(
     shown = (read("client.pem"), read("client.key"))
     roots = read("server.pem")
     tls = Tls(roots, read("server.key"), read("client.pem"))
-    with OracleServer(MemoryStore(), "localhost:0", tls=tls, token="x") as server:
-        wait_until(lambda: server.ranges.holds)
+    with leading("localhost:0", tls=tls, token="x") as server:
         here = server.address
         assert "PERCOLA_ORACLE_CERT" in refusal(here, roots=roots, token="x")
         wrong = refusal(here, roots=read("client.pem"), certificate=shown)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from oracle_in_process import HERE, Held, oracle, server
+from oracle_in_process import HERE, Held, leading, oracle, server
 from stores import DEADLINE, in_thread
 
 from percola.errors import StoreError
@@ -131,8 +131,7 @@ def test_a_request_that_the_range_does_not_hold_waits_and_no_other_waits_for_it(
     monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil
 ) -> None:
     monkeypatch.setattr("percola.oracle.server._DRAW_SECONDS", 0.01)
-    with OracleServer(MemoryStore(), HERE, lease=60) as server:
-        wait_until(lambda: server.ranges.holds)
+    with leading(lease=60) as server:
         step = server.ranges.step
         monkeypatch.setattr(server.ranges, "step", lambda: 60.0)  # The store does not answer.
         server.ranges._end = server.ranges._next + 3

@@ -120,9 +120,7 @@ def test_with_a_timeout_of_zero_it_only_checks(ground: Ground) -> None:
 def test_it_waits_for_weak_notifications(repo: Repository) -> None:
     rows = []
 
-    @observer(poke)
-    def look(t: Transaction, row: str) -> None:
-        rows.append(row)
+    look = observer(poke, name="look")(lambda t, row: rows.append(row))
 
     commit_ts = notify(repo, poke, "a")
     assert not is_answered(repo, commit_ts)

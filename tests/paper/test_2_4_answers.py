@@ -39,9 +39,7 @@ def test_while_the_store_refuses_to_remove_what_is_answered_a_worker_pauses_and_
             raise StoreError("no removals today")
         return apply()
 
-    @observer(contents, name="measure", batch=batch)
-    def measure(t: Transaction, row: str) -> None:
-        t.get(contents, row)
+    measure = observer(contents, name="measure", batch=batch)(lambda t, row: t.get(contents, row))
 
     store = SeamStore(ground.store)
     repo = ground.repo(TABLES, store=store, one_step=False)

@@ -135,9 +135,7 @@ def test_n5_a_mark_without_the_failed_entry_is_not_believed(
         calls.append(row)
         raise ValueError("cannot")
 
-    @observer(contents)
-    def fine(t: Transaction, row: str) -> None:
-        t.set(size, row, 1)
+    fine = observer(contents, name="fine")(lambda t, row: t.set(size, row, 1))
 
     write(repo, "a")
     context = repo.context

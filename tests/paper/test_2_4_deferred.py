@@ -13,15 +13,7 @@ import pytest
 from benches import Bench
 from stores import Ground, notify, put
 
-from percola import (
-    ObserverError,
-    Repository,
-    Snapshot,
-    Table,
-    Transaction,
-    Worker,
-    observer,
-)
+from percola import ObserverError, Repository, Snapshot, Table, Transaction, Worker, observer
 from percola.observers import scanner
 
 pages = Table("pages")

@@ -9,16 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from stores import (
-    DEADLINE,
-    Gate,
-    Ground,
-    SeamStore,
-    at_work,
-    heard,
-    in_thread,
-    stop_at,
-)
+from stores import DEADLINE, Gate, Ground, SeamStore, at_work, heard, in_thread, stop_at
 
 from percola import (
     Repository,

@@ -340,9 +340,7 @@ def test_n4_a_run_that_writes_nothing_conflicts_with_an_older_one_that_commits_l
 def test_n4_garbage_collection_removes_the_acknowledgments_of_weak_notifications(
     ground: Ground, repo: Repository
 ) -> None:
-    @observer(recluster)
-    def look(t: Transaction, row: str) -> None:
-        t.get(words, row)
+    look = observer(recluster, name="look")(lambda t, row: t.get(words, row))
 
     for _ in range(3):
         notify(repo, recluster, "a")
@@ -427,9 +425,7 @@ def test_n4_a_crash_loses_no_weak_notification_of_a_transaction_that_committed(
     other = ground.repo(TABLES, process="other")
     seen: list[int | None] = []
 
-    @observer(recluster)
-    def look(t: Transaction, row: str) -> None:
-        seen.append(t.get(words, "x"))
+    look = observer(recluster, name="look")(lambda t, row: seen.append(t.get(words, "x")))
 
     t = dying.transaction(two_phase=True)
     t.set(words, "x", 1)
@@ -464,9 +460,7 @@ def test_n4_a_weak_observer_that_is_notified_while_it_runs_runs_again(repo: Repo
 def test_n4_many_weak_notifications_collapse_into_one_run(repo: Repository) -> None:
     seen: list[str] = []
 
-    @observer(recluster)
-    def look(t: Transaction, row: str) -> None:
-        seen.append(row)
+    look = observer(recluster, name="look")(lambda t, row: seen.append(row))
 
     for _ in range(10):
         repo.run(lambda t: t.notify(recluster, "a"))

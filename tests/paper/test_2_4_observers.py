@@ -73,13 +73,9 @@ def test_several_observers_of_one_column_each_run_once_for_a_change(
 def test_a_cycle_of_observers_is_not_prevented_and_shows_in_the_metrics(
     repo: Repository, wait_until: Callable[..., object]
 ) -> None:
-    @observer(contents)
-    def ping(t: Transaction, row: str) -> None:
-        t.notify(recluster, row)
+    ping = observer(contents, name="ping")(lambda t, row: t.notify(recluster, row))
 
-    @observer(recluster)
-    def pong(t: Transaction, row: str) -> None:
-        t.set(contents, row, "again")
+    pong = observer(recluster, name="pong")(lambda t, row: t.set(contents, row, "again"))
 
     worker = Worker(repo, [ping, pong], threads=2)
 
@@ -108,9 +104,7 @@ def test_an_observer_that_keeps_conflicting_is_not_answered_for_by_the_next(
             repo.run(lambda other: other.set(done, row, "other"))
         t.set(done, row, "unlucky")
 
-    @observer(contents)
-    def lucky(t: Transaction, row: str) -> None:
-        t.set(linked, row, "lucky")
+    lucky = observer(contents, name="lucky")(lambda t, row: t.set(linked, row, "lucky"))
 
     write(repo, "a", "x")
     drain(repo, unlucky, lucky)
@@ -154,9 +148,7 @@ def test_a_failing_observer_runs_the_others_once_and_not_again_and_again(repo: R
     def failing(t: Transaction, row: str) -> None:
         raise ValueError("always")
 
-    @observer(contents)
-    def fine(t: Transaction, row: str) -> None:
-        runs.append(row)
+    fine = observer(contents, name="fine")(lambda t, row: runs.append(row))
 
     for row in "abc":
         write(repo, row, "x")

@@ -348,9 +348,7 @@ def test_stop_lets_a_running_observer_finish_and_runs_no_more(repo: Repository) 
 def test_a_worker_leaves_notifications_of_columns_that_others_observe(
     ground: Ground, repo: Repository
 ) -> None:
-    @observer(text)
-    def read(t: Transaction, row: str) -> None:
-        t.set(size, row, -1)
+    read = observer(text, name="read")(lambda t, row: t.set(size, row, -1))
 
     write(repo, "a")
     repo.run(lambda t: t.set(text, "b", "x"))
@@ -408,9 +406,7 @@ def test_workers_with_different_observers_on_a_column_run_one_after_the_other_on
 ) -> None:
     """Each would take the other's notifications for answered; a stopped worker is no obstacle."""
 
-    @observer(contents, name="another")
-    def another(t: Transaction, row: str) -> None:
-        t.set(size, row, -1)
+    another = observer(contents, name="another")(lambda t, row: t.set(size, row, -1))
 
     first = Worker(repo, [measure], threads=1)
     second = Worker(repo, [another], threads=1)

@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 from borrowed import only_near
 from holders import Holder
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from stores import DEADLINE, Ground, PassingStore, ScriptedClock, in_thread, notify, put, put_all
 
 from percola import Observer, Repository, Table, Transaction, Worker, observer
@@ -231,69 +229,6 @@ def test_damage_to_a_cell_that_was_only_guessed_reaches_nobody(ground: Ground) -
             t.get(body, "r01")
 
 
-Step = tuple[str, int, int]
-
-STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(["get", "many", "row", "set", "delete", "update", "other"]),
-        st.integers(0, 3),
-        st.integers(0, 3),
-    ),
-    max_size=12,
-)
-COLUMNS_USED = (title, language, notes["a"], url)
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.lists(STEPS, min_size=2, max_size=6))
-def test_prefetch_never_changes_what_is_read(transactions: list[list[Step]]) -> None:
-    """The same steps on two repositories, of which one prefetches, see the same."""
-    plain, ahead = (_memory(prefetches=prefetches) for prefetches in (False, True))
-    for steps in transactions:
-        assert _played(plain, steps) == _played(ahead, steps)
-
-
-def _memory(*, prefetches: bool) -> Repository:
-    store = MemoryStore()
-    return Repository(
-        "memory",
-        store,
-        EmbeddedOracle(store),
-        MemoryCoordination(),
-        TABLES,
-        one_step=False,
-        prefetches=prefetches,
-    )
-
-
-def _played(repo: Repository, steps: Sequence[Step]) -> list[object]:
-    """What a transaction sees while others commit beside it."""
-    seen: list[object] = []
-    t = repo.transaction()
-    for what, row_number, number in steps:
-        row, column = f"r{row_number}", COLUMNS_USED[number]
-        if what == "get":
-            seen.append(t.get(column, row))
-        elif what == "many":
-            seen.append(t.get_many([(one, row) for one in COLUMNS_USED[number:]]))
-        elif what == "row":
-            seen.append(sorted((one.name, value) for one, value in t.get_row(pages, row).items()))
-        elif what == "set":
-            t.set(column, row, f"{t.start_ts}")
-        elif what == "delete":
-            t.delete(column, row)
-        elif what == "update":
-            seen.append(t.get_for_update(column, row))
-        else:
-            with repo.transaction() as other:
-                other.set(column, row, f"other {other.start_ts}")
-    try:
-        t.commit()
-    except Exception as error:
-        seen.append(type(error))
-    return seen
-
-
 # --- Observers --------------------------------------------------------------------------
 
 
@@ -348,9 +283,7 @@ def test_what_an_observer_reads_of_its_rows_comes_for_a_whole_batch(ground: Grou
 def test_the_acknowledgments_of_a_batch_come_together(ground: Ground) -> None:
     store, repo = filled(ground, clock=ScriptedClock())
 
-    @observer(url, batch=32)
-    def index(t: Transaction, row: str) -> None:
-        t.get(title, row)
+    index = observer(url, batch=32, name="index")(lambda t, row: t.get(title, row))
 
     changed(repo, "r00")
     work(repo, index)

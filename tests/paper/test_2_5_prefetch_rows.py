@@ -9,7 +9,7 @@ import pytest
 from holders import Holder
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stores import Ground, PassingStore, ScriptedClock, notify, put_all
+from stores import Ground, PassingStore, ScriptedClock, notify, put, put_all
 
 from percola import Repository, Table, Transaction, UnknownTableError, Worker, observer
 from percola.cells import Cell
@@ -25,6 +25,8 @@ from percola.transactions.read_cache import READ_CACHE_CELLS, ReadCache
 links = Table("links")
 source = links.family("source", str)
 tally = links.column("tally", int)
+label = links.column("label", str)
+kind = links.column("kind", str)
 due = links.weak_column("due")
 notes = Table("notes")
 note = notes.family("note", str)
@@ -326,25 +328,30 @@ def test_damage_to_a_row_that_was_only_guessed_reaches_nobody(ground: Ground) ->
 
 Step = tuple[str, int, int]
 
-STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(["row", "row", "rows", "all", "get", "set", "delete", "other"]),
-        st.integers(0, 3),
-        st.integers(0, 2),
-    ),
-    max_size=12,
+COLUMNS_USED = (label, kind, source["a"], tally)
+WANTED: tuple[Any, ...] = ([source], [source["a"], tally], None, [label])
+
+
+@pytest.mark.parametrize(
+    ("expects", "words"),
+    [
+        (False, ["get", "many", "row", "set", "delete", "update", "other"]),
+        (True, ["row", "row", "rows", "all", "get", "set", "delete", "other"]),
+    ],
+    ids=["cells", "rows"],
 )
-COLUMNS_USED = (source["a"], source["b"], tally)
-WANTED: tuple[Any, ...] = ([source], [source["a"], tally], None)
-
-
-@settings(max_examples=150, deadline=None)
-@given(st.lists(STEPS, min_size=2, max_size=6))
-def test_rows_that_come_ahead_never_change_what_is_read(transactions: list[list[Step]]) -> None:
+def test_prefetch_never_changes_what_is_read(expects: bool, words: list[str]) -> None:
     """The same steps on two repositories, of which one prefetches, see the same."""
-    plain, ahead = (_memory(prefetches=prefetches) for prefetches in (False, True))
-    for steps in transactions:
-        assert _played(plain, steps) == _played(ahead, steps)
+    step = st.tuples(st.sampled_from(words), st.integers(0, 3), st.integers(0, 3))
+
+    @settings(max_examples=150, deadline=None)
+    @given(st.lists(st.lists(step, max_size=12), min_size=2, max_size=6))
+    def play(transactions: list[list[Step]]) -> None:
+        plain, ahead = (_memory(prefetches=prefetches) for prefetches in (False, True))
+        for steps in transactions:
+            assert _played(plain, steps, expects) == _played(ahead, steps, expects)
+
+    play()
 
 
 def _memory(*, prefetches: bool) -> Repository:
@@ -355,12 +362,13 @@ def _memory(*, prefetches: bool) -> Repository:
     )
 
 
-def _played(repo: Repository, steps: Sequence[Step]) -> list[object]:
-    """What a transaction about four rows sees while others commit beside it."""
+def _played(repo: Repository, steps: Sequence[Step], expects: bool) -> list[object]:
+    """What a transaction sees while others commit beside it; `expects`: it is about four rows."""
     seen: list[object] = []
     names = [f"r{number}" for number in range(4)]
     t = repo.transaction()
-    t._expect([name.encode() for name in names])
+    if expects:
+        t._expect([name.encode() for name in names])
     for what, row_number, number in steps:
         row, column = names[row_number], COLUMNS_USED[number]
         if what == "row":
@@ -372,13 +380,16 @@ def _played(repo: Repository, steps: Sequence[Step]) -> list[object]:
             seen.append([_told(t.get_row(links, name, WANTED[number])) for name in names])
         elif what == "get":
             seen.append(t.get(column, row))
+        elif what == "many":
+            seen.append(t.get_many([(one, row) for one in COLUMNS_USED[number:]]))
+        elif what == "update":
+            seen.append(t.get_for_update(column, row))
         elif what == "set":
             t.set(column, row, _value(column, t.start_ts))
         elif what == "delete":
             t.delete(column, row)
         else:
-            with repo.transaction() as other:
-                other.set(column, row, _value(column, other.start_ts))
+            put(repo, column, row, _value(column, repo.context.oracle.read_timestamp()))
     try:
         t.commit()
     except Exception as error:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from borrowed import only_near
-from stores import Ground, PassingStore, ScriptedClock, notify, put_all
+from stores import Ground, ScriptedClock, heard, notify, put_all
 
 from percola import (
     Observer,
@@ -21,7 +21,6 @@ from percola import (
     observer,
 )
 from percola.cells import Cell
-from percola.store.base import CellState
 
 docs = Table("docs")
 key = docs.column("key", str)
@@ -33,24 +32,20 @@ owners = keys.column("owners", int)
 TABLES = [docs, keys]
 
 
-class ReadStore(PassingStore):
-    """Notes how often keys are read, and how many at once."""
+def filled(ground: Ground, **options: Any) -> tuple[list[int], Repository]:
+    """A repository of forty documents with ten keys, each of which counts its documents.
 
-    def __init__(self, inner: PassingStore) -> None:
-        super().__init__(inner)
-        self.calls: list[int] = []
-
-    def read(self, cells: Sequence[Cell], ts: int) -> list[CellState]:
-        if of_keys := [cell for cell in cells if cell.table == "keys"]:
-            self.calls.append(len(of_keys))
-        return self.inner.read(cells, ts)
-
-
-def filled(ground: Ground, **options: Any) -> tuple[ReadStore, Repository]:
-    """A repository of forty documents with ten keys, each of which counts its documents."""
+    And how many keys each call reads, of those that read some.
+    """
     put_all(ground.repo(TABLES), key, {f"d{number:02}": f"k{number % 10}" for number in range(40)})
-    store = ReadStore(ground.store)
-    return store, ground.repo(TABLES, store=store, **{"prefetches": True, **options})
+    calls: list[int] = []
+
+    def note(_: object, cells: Sequence[Cell], ts: int) -> None:
+        if of_keys := [cell for cell in cells if cell.table == "keys"]:
+            calls.append(len(of_keys))
+
+    store = heard(ground.store, read=note)
+    return calls, ground.repo(TABLES, store=store, **{"prefetches": True, **options})
 
 
 def read_ahead(t: Snapshot, rows: Sequence[str]) -> None:
@@ -82,11 +77,11 @@ def test_what_is_read_ahead_for_a_batch_is_not_read_again_row_by_row(ground: Gro
         told.append(list(rows))
         read_ahead(t, rows)
 
-    store, repo = filled(ground, clock=ScriptedClock())
+    calls, repo = filled(ground, clock=ScriptedClock())
     names = notified(repo, range(40))
     work(repo, observer(due, batch=64, ahead=ahead)(enter))
     assert sorted(name for rows in told for name in rows) == names, "each of them once"
-    assert len(store.calls) <= len(told) <= 6
+    assert len(calls) <= len(told) <= 6
     now = repo.snapshot()
     assert [now.get(owners, f"k{number}") for number in range(10)] == [4] * 10
     assert sorted(now.get(copies, name) or 0 for name in names) == sorted([1, 2, 3, 4] * 10)
@@ -95,7 +90,7 @@ def test_what_is_read_ahead_for_a_batch_is_not_read_again_row_by_row(ground: Gro
 @pytest.mark.parametrize("column", [due, changed])
 def test_a_row_that_runs_alone_is_read_ahead_too(ground: Ground, column: Any) -> None:
     told: list[list[str]] = []
-    store, repo = filled(ground)
+    calls, repo = filled(ground)
     with repo.transaction() as t:
         if column is due:
             t.notify(due, "d01")
@@ -107,7 +102,7 @@ def test_a_row_that_runs_alone_is_read_ahead_too(ground: Ground, column: Any) ->
         read_ahead(t, rows)
 
     work(repo, observer(column, ahead=ahead)(enter))
-    assert (told, store.calls) == ([["d01"]], [1])
+    assert (told, calls) == ([["d01"]], [1])
     assert repo.snapshot().get(owners, "k1") == 1
 
 

@@ -6,14 +6,7 @@ from typing import Any
 
 import pytest
 from feeds import PLACES, TABLES, bank, other, put, sound, values
-from stores import (
-    Crashed,
-    CrashingStore,
-    Ground,
-    SeamStore,
-    cell_of,
-    stopped,
-)
+from stores import Crashed, CrashingStore, Ground, SeamStore, cell_of, stopped
 
 from percola import Repository, SnapshotTooOldError, Table, UnknownTableError, UsageError, feed
 from percola.cells import MAX_TS, Cell, Kind

@@ -77,6 +77,19 @@ class Child:
         os.kill(self.pid, number)
 
 
+def ask(child: Child, *words: object) -> Any:
+    """What a child answers that does what it is told, word by word."""
+    child.tell(words)
+    return child.hear()
+
+
+def seconds(call: Callable[[], object]) -> float:
+    """How long a call takes."""
+    began = time.monotonic()
+    call()
+    return time.monotonic() - began
+
+
 def say(pipe: Connection, what: object = None) -> None:
     """In the child: say something to the test."""
     pipe.send(("said", what))

@@ -4,24 +4,35 @@ from __future__ import annotations
 
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from children import wait_in_child
 
 from percola.oracle.client import NetworkOracle
 from percola.oracle.server import OracleServer
+from percola.store.base import Store
 from percola.store.memory import MemoryStore
 
-WaitUntil = Callable[..., object]
 HERE = "127.0.0.1:0"
 
 
+@contextmanager
+def leading(
+    listen: str = HERE, store: Store | None = None, **options: Any
+) -> Iterator[OracleServer]:
+    """An oracle's service that hands out timestamps, on a store of its own if none is named."""
+    with OracleServer(store or MemoryStore(), listen, **options) as running:
+        wait_in_child(lambda: running.ranges.holds, what="the oracle's lease")
+        yield running
+
+
 @pytest.fixture
-def server(wait_until: WaitUntil) -> Iterator[OracleServer]:
-    with OracleServer(MemoryStore(), HERE) as running:
-        wait_until(lambda: running.ranges.holds)
+def server() -> Iterator[OracleServer]:
+    with leading() as running:
         yield running
 
 
