@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from borrowed import only_near
-from stores import Ground, PassingStore, cell_of, delete, die, put, put_all
+from stores import Ground, PassingStore, cell_of, delete, die, memory_repo, put, put_all
 
 from percola import (
     NotARepositoryError,
@@ -102,6 +102,11 @@ class Target:
     def copy(self, source: Repository, **options: Any) -> Copied:
         return copy_store(source, self.store, self.oracle, **options)
 
+    def copied(self, source: Repository, **options: Any) -> Repository:
+        """A copy, opened."""
+        self.copy(source, **options)
+        return self.repo()
+
     def repo(self) -> Repository:
         return Repository("target", self.store, self.oracle, MemoryCoordination(), TABLES)
 
@@ -168,8 +173,7 @@ def test_work_that_is_left_is_left_in_the_copy_and_what_is_done_is_done(
         t.delete(text, ROWS[2])
         t.notify(again, ROWS[3])
         t.notify(again, "no row at all")
-    target.copy(repo)
-    copied = target.repo()
+    copied = target.copied(repo)
     assert copied.pending() == repo.pending() == {"docs.text": 3, "docs.again": 2}
     ran: list[str] = []
 
@@ -188,8 +192,7 @@ def test_a_dead_letter_is_one_in_the_copy_and_can_be_retried_there(
 ) -> None:
     put(repo, text, "a", "poison")
     work(repo)
-    target.copy(repo)
-    copied = target.repo()
+    copied = target.copied(repo)
     assert copied.dead_lettered() == 1
     work(copied)
     assert copied.snapshot().get(letters, "a") is None
@@ -200,8 +203,8 @@ def test_a_dead_letter_is_one_in_the_copy_and_can_be_retried_there(
 
 def frozen(source: Repository) -> Repository:
     """The source as it is now, every entry of its tables: what a copy is judged by."""
-    store = MemoryStore()
-    frozen = Repository("frozen", store, EmbeddedOracle(store), MemoryCoordination(), TABLES)
+    frozen = memory_repo(TABLES)
+    store = frozen.context.store
     for table in source.schema:
         for kind in Kind:
             for cell, ts, raw in walk_kind(source.context.store, kind, table.name):
@@ -235,8 +238,7 @@ def test_it_is_the_source_at_one_timestamp_however_much_happens_meanwhile(
         if rng.random() < 0.3:
             repo.collect_garbage(retention=0)
 
-    target.copy(repo, progress=meanwhile)
-    copied, [judge] = target.repo(), kept
+    copied, [judge] = target.copied(repo, progress=meanwhile), kept
     assert state(copied) == state(judge)
     assert errors(copied) == []
     assert dirty(judge) <= dirty(copied)
@@ -261,8 +263,7 @@ def test_what_is_dead_lettered_meanwhile_is_pending_or_dead_lettered_in_the_copy
     def fail(copied: Copied) -> None:
         Worker(repo, [spell], attempts=1, threads=1).run_until_idle()
 
-    target.copy(repo, progress=fail)
-    copied = target.repo()
+    copied = target.copied(repo, progress=fail)
     waiting = {cell.row for cell in dirty(copied)}
     failed = {cell.row for cell, _, _ in walk_kind(target.store, Kind.FAILED, docs.name)}
     assert waiting | failed == {row.encode() for row in many}
@@ -301,8 +302,7 @@ def test_a_change_that_is_answered_while_its_row_is_read_is_left_to_the_copy(
 
 def test_silent_writes_stay_silent(repo: Repository, target: Target) -> None:
     put(repo, text, "a", "text", notify=False)
-    target.copy(repo)
-    copied = target.repo()
+    copied = target.copied(repo)
     work(copied)
     assert (copied.pending(), copied.snapshot().get(size, "a")) == ({}, None)
 
@@ -313,8 +313,7 @@ def test_locks_of_the_dead_are_resolved_before_anything_is_read(
     """One transaction died after its commit point, and another one before it."""
     for name, at in (("late", 4), ("early", 3)):
         die(ground, TABLES, at, text, {f"{name} 1": name, f"{name} 2": name}, name)
-    target.copy(ground.repo(TABLES, process="copying"))
-    copied = target.repo()
+    copied = target.copied(ground.repo(TABLES, process="copying"))
     assert {row for _, row, _ in state(copied)} == {"late 1", "late 2"}
     # Where notify entries are put before the commit point, the other one has left hints, too.
     assert copied.pending()["docs.text"] >= 2
@@ -330,8 +329,7 @@ def test_paused_observers_are_paused_in_the_copy_and_lose_nothing(
     repo.pause_observer(measure, reason="wrong sizes")
     put(repo, text, "a", "text")
     work(repo)
-    target.copy(repo)
-    copied = target.repo()
+    copied = target.copied(repo)
     assert copied.paused_observers() == repo.paused_observers() != []
     work(copied)
     assert state(copied) == {("docs", "a", "text"): "text", ("docs", "a", "letters"): "etx"}
@@ -349,8 +347,7 @@ def test_a_run_beside_a_paused_observer_that_is_newer_than_the_copy_is_repeated_
     put(repo, text, "a", "text")
     before = repo.snapshot().start_ts
     work(repo)  # The notify entry, which is older, now says that it was handled.
-    target.copy(repo, at=before)
-    copied = target.repo()
+    copied = target.copied(repo, at=before)
     assert not Worker(copied, OBSERVERS).is_idle()
     work(copied)
     assert copied.snapshot().get(letters, "a") == "etx"

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pytest
@@ -62,6 +63,16 @@ class Pair:
         self.gate.await_arrival()
         return committing
 
+    @contextmanager
+    def dead_writer(self, where: str, row: str, *, rows: str = "abc") -> Iterator[None]:
+        """Within the block the writer, at that place, counts as dead; then it goes on in vain."""
+        committing = self.commit_until(where, row, rows=rows)
+        self.ground.alive.discard("writer")
+        yield
+        self.gate.open()
+        with pytest.raises(RolledBackError, match="was rolled back"):
+            committing.result(20)
+
     def read(self, rows: str = "abc") -> list[int | None]:
         """What the other process sees; it must not have to wait."""
         self.clock.slept.clear()
@@ -93,13 +104,9 @@ def records(ground: Ground, row: str) -> list[tuple[int, Op, int]]:
 def test_p4_rolling_back_leaves_a_record_on_the_primary_and_its_owner_cannot_commit(
     pair: Pair,
 ) -> None:
-    committing = pair.commit_until("commit", "a")
-    pair.ground.alive.discard("writer")
-    assert pair.read() == [None, None, None]
-    assert records(pair.ground, "a") == [(pair.start_ts, Op.ROLLBACK, pair.start_ts)]
-    pair.gate.open()
-    with pytest.raises(RolledBackError, match="was rolled back"):
-        committing.result(20)
+    with pair.dead_writer("commit", "a"):
+        assert pair.read() == [None, None, None]
+        assert records(pair.ground, "a") == [(pair.start_ts, Op.ROLLBACK, pair.start_ts)]
     assert pair.read() == [None, None, None]
     assert pair.ground.left_over(bank, Kind.LOCK) == []
 
@@ -118,12 +125,8 @@ def test_p4_a_late_prewrite_of_the_primary_meets_its_rollback_record_and_aborts(
 
 
 def test_p4_a_late_prewrite_of_a_secondary_cannot_bring_its_transaction_back(pair: Pair) -> None:
-    committing = pair.commit_until("prewrite", "b")
-    pair.ground.alive.discard("writer")
-    assert pair.read("a") == [None]
-    pair.gate.open()
-    with pytest.raises(RolledBackError):
-        committing.result(20)
+    with pair.dead_writer("prewrite", "b"):
+        assert pair.read("a") == [None]
     assert pair.read() == [None, None, None]
     assert pair.ground.left_over(bank, Kind.LOCK) == []
 
@@ -152,11 +155,8 @@ def test_p4_absence_is_decided_by_writing_not_by_looking(ground: Ground) -> None
 def test_p4_a_rollback_record_does_not_stop_other_transactions(pair: Pair) -> None:
     """It is no write: transactions that began before it may still take the cell (P14)."""
     early = pair.other.transaction(two_phase=True)
-    committing = pair.commit_until("commit", "a")
-    pair.ground.alive.discard("writer")
-    assert pair.read() == [None, None, None]
-    pair.gate.open()
-    assert isinstance(committing.exception(20), RolledBackError)
+    with pair.dead_writer("commit", "a"):
+        assert pair.read() == [None, None, None]
     early.set(bal, "a", 5)
     early.commit()
     for two_phase in (False, True):
@@ -272,12 +272,9 @@ def test_p5_every_mutation_that_removes_a_lock_names_its_start_ts(pair: Pair) ->
 
 
 def test_p8_a_lock_whose_owners_token_is_gone_is_cleaned_up_at_once(pair: Pair) -> None:
-    committing = pair.commit_until("commit", "a")
-    pair.ground.alive.discard("writer")
-    assert pair.read() == [None, None, None]
-    put(pair.other, bal, "b", 7)
-    pair.gate.open()
-    assert isinstance(committing.exception(20), RolledBackError)
+    with pair.dead_writer("commit", "a"):
+        assert pair.read() == [None, None, None]
+        put(pair.other, bal, "b", 7)
     assert pair.read() == [None, 7, None]
 
 
@@ -372,11 +369,8 @@ def test_a_writer_takes_over_many_locks_of_a_dead_process_in_one_attempt(
     pair: Pair, two_phase: bool
 ) -> None:
     rows = "abcdefghijklmnopqrstuvwxyz"
-    committing = pair.commit_until("commit", "a", rows=rows)
-    pair.ground.alive.discard("writer")
-    put_all(pair.other, bal, dict.fromkeys(rows, 2), two_phase=two_phase)
-    pair.gate.open()
-    assert isinstance(committing.exception(20), RolledBackError)
+    with pair.dead_writer("commit", "a", rows=rows):
+        put_all(pair.other, bal, dict.fromkeys(rows, 2), two_phase=two_phase)
     assert pair.read(rows) == [2] * len(rows)
 
 
@@ -385,33 +379,27 @@ def test_a_commit_that_meets_many_dead_locks_tries_again_once(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = "abcdefghijklmnopqrstuvwxyz"
-    committing = pair.commit_until("commit", "a", rows=rows)
-    pair.ground.alive.discard("writer")
     tried: list[object] = []
     store = heard(pair.ground.store, commit_one_step=lambda *call: tried.append(call))
-    monkeypatch.setattr(pair.ground.store, "commit_one_step", store.commit_one_step)
-    put_all(pair.other, bal, dict.fromkeys(rows, 2))
-    # In two phases, all rows are prewritten again together.
-    assert len(tried) == (2 if pair.ground.one_step else 0)
-    pair.gate.open()
-    assert isinstance(committing.exception(20), RolledBackError)
+    with pair.dead_writer("commit", "a", rows=rows):
+        monkeypatch.setattr(pair.ground.store, "commit_one_step", store.commit_one_step)
+        put_all(pair.other, bal, dict.fromkeys(rows, 2))
+        # In two phases, all rows are prewritten again together.
+        assert len(tried) == (2 if pair.ground.one_step else 0)
     assert pair.read(rows) == [2] * len(rows)
 
 
 def test_a_commit_that_meets_a_dead_lock_and_then_a_live_one_leaves_the_live_one_alone(
     pair: Pair,
 ) -> None:
-    committing = pair.commit_until("commit", "a", rows="ab")
-    pair.ground.alive.discard("writer")
     seam = SeamStore(pair.ground.store)
     living = pair.ground.repo(TABLES, store=seam, process="living").transaction(two_phase=True)
     for row in "yz":
         living.set(bal, row, 3)
-    with stopped(seam, living.commit, "commit", "y") as finishing:
-        with pytest.raises(ConflictError) as conflict:
-            put_all(pair.other, bal, dict.fromkeys("abyz", 2))
-        assert conflict.value.cell.row == b"y"
-    finishing.result(20)
-    assert pair.read("abyz") == [None, None, 3, 3]
-    pair.gate.open()
-    assert isinstance(committing.exception(20), RolledBackError)
+    with pair.dead_writer("commit", "a", rows="ab"):
+        with stopped(seam, living.commit, "commit", "y") as finishing:
+            with pytest.raises(ConflictError) as conflict:
+                put_all(pair.other, bal, dict.fromkeys("abyz", 2))
+            assert conflict.value.cell.row == b"y"
+        finishing.result(20)
+        assert pair.read("abyz") == [None, None, 3, 3]

@@ -29,6 +29,12 @@ TABLES = [bank]
 ROWS = ["a", "b", "c"]
 
 
+def behind_a_seam(ground: Ground) -> tuple[SeamStore, Repository]:
+    """A repository whose mutations a hook may lose; time passes only while it waits."""
+    store = SeamStore(ground.store)
+    return store, ground.repo(TABLES, store=store, clock=ScriptedClock())
+
+
 def transfer(repo: Repository, amount: int) -> int:
     """A transaction of three rows in two phases; its commit timestamp."""
     t = repo.transaction(two_phase=True)
@@ -143,8 +149,7 @@ def test_p6_only_the_first_prewrite_of_the_primarys_row_is_volatile(
 def test_p6_p7_one_lost_reply_anywhere_does_not_change_the_outcome(
     ground: Ground, where: str, row: str, applied: bool
 ) -> None:
-    store = SeamStore(ground.store)
-    repo = ground.repo(TABLES, store=store, clock=ScriptedClock())
+    store, repo = behind_a_seam(ground)
     store.hook = losing = Losing(where, row, applied=applied)
     commit_ts = transfer(repo, 5)
     assert losing.lost == 1
@@ -156,8 +161,7 @@ def test_p6_p7_one_lost_reply_anywhere_does_not_change_the_outcome(
 def test_p6_a_lost_reply_to_a_roll_forward_or_rollback_reaches_the_caller_and_harms_nothing(
     ground: Ground, applied: bool
 ) -> None:
-    store = SeamStore(ground.store)
-    repo = ground.repo(TABLES, store=store, clock=ScriptedClock())
+    store, repo = behind_a_seam(ground)
     store.hook = Losing("commit", "b", applied=False)
     commit_ts = transfer(repo, 5)
     store.hook = losing = Losing("commit", "b", applied=applied)
@@ -170,8 +174,7 @@ def test_p6_a_lost_reply_to_a_roll_forward_or_rollback_reaches_the_caller_and_ha
 def test_p6_a_prewrite_whose_replies_stay_lost_aborts_and_leaves_nothing(ground: Ground) -> None:
     for row in ROWS:
         for applied in (True, False):
-            store = SeamStore(ground.store)
-            repo = ground.repo(TABLES, store=store, clock=ScriptedClock())
+            store, repo = behind_a_seam(ground)
             store.hook = losing = Losing("prewrite", row, applied=applied, times=1000)
             if applied:
                 transfer(repo, 5)  # It finds its own lock.
@@ -216,8 +219,7 @@ class Gone:
 def test_p7_an_outcome_that_cannot_be_read_back_is_unknown_and_can_be_settled_later(
     ground: Ground, applied: bool
 ) -> None:
-    store = SeamStore(ground.store)
-    repo = ground.repo(TABLES, store=store, clock=ScriptedClock())
+    store, repo = behind_a_seam(ground)
     store.hook = gone = Gone(store, applied=applied)
     with pytest.raises(CommitUnknownError) as caught:
         transfer(repo, 5)
@@ -246,8 +248,7 @@ def test_p7_a_commit_declared_dead_by_resolve_cannot_arrive_later(ground: Ground
             raise OutcomeUnknownError("It is still under way.")
         return apply()
 
-    store = SeamStore(ground.store)
-    repo = ground.repo(TABLES, store=store, clock=ScriptedClock())
+    store, repo = behind_a_seam(ground)
     store.hook = hold
     with pytest.raises(CommitUnknownError) as caught:
         transfer(repo, 5)
@@ -298,8 +299,7 @@ def test_p7_a_store_that_refuses_the_commit_point_leaves_nothing_and_says_so(
     ground: Ground,
 ) -> None:
     """A full store has written nothing: that is a failure, not an unknown outcome."""
-    store = SeamStore(ground.store)
-    repo = ground.repo(TABLES, store=store, clock=ScriptedClock())
+    store, repo = behind_a_seam(ground)
 
     def full(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
         if phase(mutation) == "commit" and mutation.row == b"a":

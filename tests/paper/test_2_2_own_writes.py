@@ -131,9 +131,12 @@ def test_rows_that_hold_nul_and_ff_are_laid_into_place(ground: Ground) -> None:
     for row in reversed(rows[1::2]):
         t.set(content, row, "own")
     assert [row.key for row in t.scan(keyed)] == sorted(rows)
-    for low, high in itertools.combinations(sorted(rows), 2):
+    for low, high in itertools.product(rows, repeat=2):
         expected = [row for row in sorted(rows) if low <= row < high]
         assert [row.key for row in t.scan(keyed, start=low, end=high)] == expected
+    for prefix in (b"a", b"a\0", b"a\xff", b"\xff", b"\xff\xff"):
+        expected = [row for row in sorted(rows) if row.startswith(prefix)]
+        assert [row.key for row in t.scan(keyed, prefix=prefix)] == expected
     assert [bool(row) for row in t.get_rows(keyed, rows)] == [True] * len(rows)
 
 

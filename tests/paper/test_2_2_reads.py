@@ -92,35 +92,6 @@ def test_version_tells_when_a_cell_last_changed(repo: Repository) -> None:
 # --- Own writes -------------------------------------------------------------------------
 
 
-def test_a_transaction_sees_its_own_writes_in_every_kind_of_read(repo: Repository) -> None:
-    write(repo, a="old a", b="old b", c="old c")
-    t = repo.transaction()
-    t.set(title, "a", "new a")
-    t.delete(title, "b")
-    t.set(title, "bb", "new row")
-    t.set(links["x"], "c", "new column")
-    assert t.get(title, "a") == "new a"
-    assert t.get(title, "b") is None
-    assert t.get_many([(title, "a"), (title, "b"), (title, "c"), (title, "bb")]) == [
-        "new a",
-        None,
-        "old c",
-        "new row",
-    ]
-    assert not t.get_row(docs, "b")
-    assert t.get_row(docs, "c").family(links) == {"x": "new column"}
-    everything = {
-        "a": {"title": "new a"},
-        "bb": {"title": "new row"},
-        "c": {"link:x": "new column", "title": "old c"},
-    }
-    assert shown(t.scan(docs)) == everything
-    assert shown(t.scan(docs, prefix="b")) == {"bb": everything["bb"]}
-    assert shown(t.scan(docs, start="b", end="c")) == {"bb": everything["bb"]}
-    assert shown(t.scan(docs, columns=[links])) == {"c": {"link:x": "new column"}}
-    assert shown(repo.snapshot().scan(docs, prefix="b")) == {"b": {"title": "old b"}}
-
-
 def test_a_scan_longer_than_one_chunk_lays_own_writes_into_place(repo: Repository) -> None:
     count = 1500
     put_all(repo, size, {f"{number:05}": number for number in range(0, count, 2)})
@@ -136,20 +107,6 @@ def test_a_scan_longer_than_one_chunk_lays_own_writes_into_place(repo: Repositor
 
 
 # --- Ranges -----------------------------------------------------------------------------
-
-
-def test_ranges_and_prefixes_go_by_bytes_with_nul_and_ff(repo: Repository) -> None:
-    rows = [b"a", b"a\0", b"a\0\0", b"a\0\xff", b"a\xff", b"a\xff\xff", b"b", b"\xff", b"\xff\xff"]
-    put_all(repo, value, {row: row for row in rows})
-    snapshot = repo.snapshot()
-    assert [row.key for row in snapshot.scan(keyed)] == sorted(rows)
-    for prefix in (b"a", b"a\0", b"a\xff", b"\xff", b"\xff\xff"):
-        expected = sorted(row for row in rows if row.startswith(prefix))
-        assert [row.key for row in snapshot.scan(keyed, prefix=prefix)] == expected
-    for low in rows:
-        for high in rows:
-            expected = sorted(row for row in rows if low <= row < high)
-            assert [row.key for row in snapshot.scan(keyed, start=low, end=high)] == expected
 
 
 def test_a_scan_takes_a_prefix_or_a_range_but_not_both(repo: Repository) -> None:

@@ -88,13 +88,6 @@ def test_given_a_transaction_it_takes_part_and_leaves_the_commit_to_its_owner(
     assert now.version(bal, "ann") == now.version(bal, "bob") == t.commit_ts
 
 
-def test_a_function_that_calls_another_runs_in_one_transaction(repo: Repository) -> None:
-    pay(repo, "ann", "bob", 5)
-    now = repo.snapshot()
-    assert (now.get(bal, "ann"), now.get(bal, "bob")) == (-5, 5)
-    assert now.version(bal, "ann") == now.version(bal, "bob")
-
-
 def test_in_a_given_transaction_a_conflict_is_left_to_its_owner(repo: Repository) -> None:
     runs = []
 

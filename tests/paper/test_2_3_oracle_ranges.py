@@ -169,22 +169,6 @@ def test_a_holder_whose_lease_ran_out_goes_on_if_nobody_took_over(
     assert oracle.draw(1) == 2
 
 
-def test_two_oracles_that_begin_at_once_do_not_both_hold(store: MemoryStore, hand: Hand) -> None:
-    a, b = (Ranges(store, name=name, clock=hand) for name in "ab")
-
-    class Meanwhile(MemoryStore):
-        def entries(self, *args: Any, **kwargs: Any) -> Any:
-            return store.entries(*args, **kwargs)
-
-        def mutate(self, batch: Sequence[RowMutation]) -> list[bool]:
-            b.step()
-            return store.mutate(batch)
-
-    a._store = Meanwhile()
-    a.step()
-    assert b.holds and not a.holds
-
-
 # --- Lost replies -----------------------------------------------------------------------
 
 

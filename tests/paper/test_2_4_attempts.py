@@ -9,15 +9,12 @@ from typing import Any
 
 import pytest
 from borrowed import only_near
-from stores import Ground, ScriptedClock, at_work, cell_of, heard, put_all
+from stores import Ground, ScriptedClock, at_work, cell_of, heard, memory_repo, put_all
 
 from percola import Repository, Table, Transaction, Worker, observer
 from percola.cells import MAX_TS, Attempts, Kind, decode_attempts, encode_attempts
-from percola.coordination.memory import MemoryCoordination
 from percola.inspection import failures
-from percola.oracle.embedded import EmbeddedOracle
 from percola.store.base import Put, RowMutation
-from percola.store.memory import MemoryStore
 from percola.store.walks import walk_kind
 
 docs = Table("docs")
@@ -38,10 +35,8 @@ def test_n5_any_number_of_failing_cells_ends_within_so_many_attempts_each(
 ) -> None:
     """More than a table of failures in memory would hold, and one that is fine among them."""
     number, attempts = 10_100, 2
-    clock, store = ScriptedClock(), MemoryStore()
-    repo = Repository(
-        "memory", store, EmbeddedOracle(store), MemoryCoordination(), TABLES, clock=clock
-    )
+    clock = ScriptedClock()
+    repo = memory_repo(TABLES, clock=clock)
     calls: Counter[str] = Counter()
     too_many: list[str] = []
 

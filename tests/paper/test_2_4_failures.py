@@ -148,16 +148,6 @@ def test_n5_retrying_failures_makes_the_cells_dirty_again(ground: Ground, repo: 
     assert measure.calls.count("c") == before, "it had been answered"
 
 
-def test_n5_a_weak_observer_that_fails_is_dead_lettered_too(repo: Repository) -> None:
-    @observer(poke)
-    def poked(t: Transaction, row: str) -> None:
-        raise RuntimeError("no")
-
-    repo.run(lambda t: t.notify(poke, "a"))
-    Worker(repo, [poked], **QUICK).run_until_idle()
-    assert [failure.observer for failure in failures(repo)] == ["poked"]
-
-
 def test_n5_a_conflict_is_no_failure(repo: Repository) -> None:
     calls: list[str] = []
 

@@ -9,16 +9,13 @@ import pytest
 from holders import Holder
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stores import Ground, PassingStore, ScriptedClock, notify, put, put_all
+from stores import Ground, PassingStore, ScriptedClock, memory_repo, notify, put, put_all
 
 from percola import Repository, Table, Transaction, UnknownTableError, Worker, observer
 from percola.cells import Cell
-from percola.coordination.memory import MemoryCoordination
 from percola.errors import DamagedRecordError
-from percola.oracle.embedded import EmbeddedOracle
 from percola.store.base import CellState
 from percola.store.counting import calling_for
-from percola.store.memory import MemoryStore
 from percola.transactions.prefetch import BYTES, CELLS, ROW_CELLS, WORTH, Prefetch, shape_of
 from percola.transactions.read_cache import READ_CACHE_CELLS, ReadCache
 
@@ -347,19 +344,14 @@ def test_prefetch_never_changes_what_is_read(expects: bool, words: list[str]) ->
     @settings(max_examples=150, deadline=None)
     @given(st.lists(st.lists(step, max_size=12), min_size=2, max_size=6))
     def play(transactions: list[list[Step]]) -> None:
-        plain, ahead = (_memory(prefetches=prefetches) for prefetches in (False, True))
+        plain, ahead = (
+            memory_repo(TABLES, one_step=False, prefetches=prefetches)
+            for prefetches in (False, True)
+        )
         for steps in transactions:
             assert _played(plain, steps, expects) == _played(ahead, steps, expects)
 
     play()
-
-
-def _memory(*, prefetches: bool) -> Repository:
-    store = MemoryStore()
-    oracle, coordination = EmbeddedOracle(store), MemoryCoordination()
-    return Repository(
-        "memory", store, oracle, coordination, TABLES, one_step=False, prefetches=prefetches
-    )
 
 
 def _played(repo: Repository, steps: Sequence[Step], expects: bool) -> list[object]:

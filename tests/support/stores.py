@@ -129,6 +129,14 @@ class Ground:
         return found
 
 
+def memory_repo(
+    tables: Iterable[Table[Any]], *, name: str = "memory", **options: Any
+) -> Repository:
+    """A repository in memory of its own."""
+    store = MemoryStore()
+    return Repository(name, store, EmbeddedOracle(store), MemoryCoordination(), tables, **options)
+
+
 def cell_of(column: Column[Any, Any], row: Any) -> Cell:
     """The store's address of a cell."""
     return Cell(column.table.name, column.table.encode_row(row), column.key)
