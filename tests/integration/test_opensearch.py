@@ -27,6 +27,7 @@ from borrowed import borrow
 from click.testing import CliRunner
 from needs import lack, need
 from server_process import ServerProcess
+from stores import at_work
 
 import percola
 from percola import Repository, Worker
@@ -331,12 +332,9 @@ with percola.open(sys.argv[1], schema=tables.SCHEMA) as repo, OpenSearchIndex(sy
 
 def shown(cluster: str, epoch: int) -> dict[str, Any]:
     url = f"https://example.org/{cluster}"
+    texts = {"url": url, "title": cluster, "text": "word", "language": "en"}
     lists: dict[str, Any] = {"anchors": [], "duplicates": [], "aliases": []}
-    return {"epoch": epoch, "url": url, "title": cluster, "text": "word", "language": "en"} | {
-        **lists,
-        "inlinks": 0,
-        "rank": 0.0,
-    }
+    return {"epoch": epoch, **texts, **lists, "inlinks": 0, "rank": 0.0}
 
 
 def fill(repo: Repository, clusters: Iterable[str]) -> None:
@@ -431,14 +429,11 @@ def test_an_index_that_takes_no_writes_is_waited_for(
     block(True)
     fill(repo, ["a", "b"])
     worker = Worker(repo, [export_to(index)], threads=1, retention=None)
-    worker.start()
-    try:
+    with at_work(worker):
         wait_until(lambda: "make room" in caplog.text)
         assert index.count() == repo.dead_lettered() == 0
         block(False)
         worker.run_until_idle()
-    finally:
-        worker.stop()
     assert sorted(index.clusters()) == stored(repo)
 
 
@@ -465,14 +460,11 @@ def test_an_index_is_moved_while_a_worker_runs_and_verify_finds_nothing(
     assert len(before) > 20
     with open_repository(str(folder)) as repo, open_index(repo) as opened:
         worker = Worker(repo, build_observers(opened), threads=1)
-        worker.start()
-        try:
+        with at_work(worker):
             assert webindex("reindex", "--index", url) == {"documents": 183, "index": url}
             [changed] = [one for one in sample() if one.url == CHANGED_URL]
             load_captures(repo, [gone(changed)], "recrawl")
             worker.run_until_idle()
-        finally:
-            worker.stop()
         assert "test" in opened.place and opened.count() == 182
         assert CHANGED_URL not in {hit.url for hit in opened.search("the", limit=1000).hits}
     after = hits()

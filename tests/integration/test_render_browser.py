@@ -63,6 +63,19 @@ def browser(executable: str) -> Iterator[Browser]:
         yield started
 
 
+@pytest.fixture(scope="module")
+def scripted(executable: str) -> Iterator[Browser]:
+    """One that runs scripts."""
+    with Browser(Bounds(seconds=120, scripts=True, **FEW), executable) as started:
+        yield started
+
+
+def process_of(browser: Browser) -> Any:
+    """Its process, started if need be."""
+    assert browser.version and browser._process is not None
+    return browser._process
+
+
 def render(browser: Browser, files: dict[str, str], name: str = "") -> tuple[Rendered, Site]:
     site = Site(files)
     return browser.render(SITE + name, site), site
@@ -197,7 +210,7 @@ def test_a_page_that_was_captured_by_http_is_asked_for_by_http(browser: Browser)
     assert asked == [url] and colours(done.image) == {(0, 0, 255)}
 
 
-def test_scripts_do_not_run_unless_asked_for(browser: Browser, executable: str) -> None:
+def test_scripts_do_not_run_unless_asked_for(browser: Browser, scripted: Browser) -> None:
     files = {
         "": "<body><script>document.body.style.background = '#ff0000'</script><noscript>"
         "<style>body { background: #00ff00 }</style></noscript><script src=a.js></script>",
@@ -205,29 +218,24 @@ def test_scripts_do_not_run_unless_asked_for(browser: Browser, executable: str) 
     }
     done, site = render(browser, files)
     assert (0, 255, 0) in colours(done.image) and site.asked == [SITE]
-    with Browser(Bounds(seconds=120, scripts=True, **FEW), executable) as scripted:
-        done, site = render(scripted, files)
-        assert scripted.version != browser.version
+    done, site = render(scripted, files)
+    assert scripted.version != browser.version
     assert (255, 0, 0) in colours(done.image) and site.asked == [SITE, SITE + "a.js"]
 
 
 def test_chromium_draws_no_page_of_its_own_beside_one(browser: Browser) -> None:
     """They cost more than the page; if this fails with a new Chromium, see the features off."""
     render(browser, {"": "<p>words"})
-    assert browser._process is not None
-    told = browser._process.pipe.call("Target.getTargets", until=time.monotonic() + 60, filter=[{}])
+    pipe = process_of(browser).pipe
+    told = pipe.call("Target.getTargets", until=time.monotonic() + 60, filter=[{}])
     assert {one["type"] for one in told["targetInfos"]} <= {"page", "tab"}
 
 
 # --- What it may not do ---------------------------------------------------------------------
 
 
-def test_the_browser_has_no_privileges_no_network_and_a_sandbox(
-    browser: Browser, executable: str
-) -> None:
-    _ = browser.version
-    process = browser._process
-    assert process is not None
+def test_the_browser_has_no_privileges_no_network_and_a_sandbox(browser: Browser) -> None:
+    process = process_of(browser)
     listed = subprocess.run(["ps", "-eo", "pid=,pgid="], capture_output=True, check=True)
     groups = dict(map(int, line.split()) for line in listed.stdout.splitlines())
     statuses = []
@@ -288,16 +296,15 @@ for (const one of [
 
 
 def test_no_request_leaves_the_browser(
-    executable: str, outside: tuple[int, Callable[[], bool]]
+    scripted: Browser, outside: tuple[int, Callable[[], bool]]
 ) -> None:
     """With scripts, and to a listener that the machine itself can reach."""
     port, connected = outside
     with socket.create_connection(("127.0.0.1", port)):
         assert connected()
-    with Browser(Bounds(seconds=120, scripts=True, **FEW), executable) as scripted:
-        done, site = render(scripted, {"": OUTWARDS.format(port)})
-        # A second page: whatever the first one still had in mind has had its time.
-        render(scripted, {"": "<p>later"})
+    done, site = render(scripted, {"": OUTWARDS.format(port)})
+    # A second page: whatever the first one still had in mind has had its time.
+    render(scripted, {"": "<p>later"})
     assert not connected()
     asked = {url.removeprefix(f"http://127.0.0.1:{port}/") for url in site.asked}
     assert {"i.png", "f", "c.css"} <= asked
@@ -312,15 +319,14 @@ def test_a_page_that_goes_elsewhere_is_shown_itself(browser: Browser) -> None:
     assert site.asked[0] == SITE and SITE + "other" not in site.asked
 
 
-def test_a_page_sees_no_cookie_and_no_storage_of_another(executable: str) -> None:
+def test_a_page_sees_no_cookie_and_no_storage_of_another(scripted: Browser) -> None:
     html = (
         "<body><script>document.body.style.background = document.cookie + (localStorage.a || '')"
         " ? '#ff0000' : '#00ff00'; document.cookie = 'a=b; max-age=9999'; localStorage.a = 1"
         "</script>"
     )
-    with Browser(Bounds(seconds=120, scripts=True, **FEW), executable) as scripted:
-        for _ in range(2):
-            assert (0, 255, 0) in colours(render(scripted, {"": html})[0].image)
+    for _ in range(2):
+        assert (0, 255, 0) in colours(render(scripted, {"": html})[0].image)
 
 
 def test_a_page_of_a_million_pixels_is_cut_off(browser: Browser) -> None:
@@ -355,9 +361,7 @@ def test_a_hostile_page_harms_only_itself(
 ) -> None:
     """It ends with the reason, and the next page is rendered by another process."""
     with Browser(Bounds(scripts=True, **bounds, **FEW), executable) as hostile:
-        _ = hostile.version
-        process = hostile._process
-        assert process is not None
+        process = process_of(hostile)
         with pytest.raises(RenderError, match=reason):
             render(hostile, {"": html})
         assert not Path(f"/proc/{process.pid}").exists()
@@ -366,20 +370,16 @@ def test_a_hostile_page_harms_only_itself(
         assert (0, 255, 0) in colours(done.image)
 
 
-def test_a_dialog_holds_nobody_up(executable: str) -> None:
+def test_a_dialog_holds_nobody_up(scripted: Browser) -> None:
     html = "<script>alert('a'); confirm('b'); prompt('c')</script><body bgcolor='#00ff00'>"
-    with Browser(Bounds(seconds=120, scripts=True, **FEW), executable) as scripted:
-        assert (0, 255, 0) in colours(render(scripted, {"": html})[0].image)
+    assert (0, 255, 0) in colours(render(scripted, {"": html})[0].image)
 
 
 def test_a_browser_that_is_killed_is_reported_and_replaced(
     browser: Browser, executable: str
 ) -> None:
     with Browser(browser.bounds, executable) as other:
-        _ = other.version
-        process = other._process
-        assert process is not None
-        os.killpg(process.pid, signal.SIGKILL)
+        os.killpg(process_of(other).pid, signal.SIGKILL)
         with pytest.raises(RenderError, match="The browser ended"):
             render(other, {"": "<p>"})
         assert render(other, {"": "<p>"})[0].image
@@ -392,9 +392,7 @@ def test_no_file_of_a_browser_is_left(
     monkeypatch.setattr(tempfile, "tempdir", "/tmp")
     with Browser(Bounds(seconds=120, **FEW), executable) as other:
         render(other, {"": "<p>"})
-        process = other._process
-        assert process is not None
-        folder = process._folder
+        folder = process_of(other)._folder
         assert folder.exists()
     assert not folder.exists()
 
@@ -406,14 +404,11 @@ def test_what_a_killed_renderer_left_is_removed_by_the_next_one(
     left, just_made = (Path(tempfile.mkdtemp(prefix="webindex-renderer-")) for _ in range(2))
     (left / "profile").mkdir()
     with Browser(Bounds(seconds=120, **FEW), executable) as first:
-        _ = first.version
-        process = first._process
-        assert process is not None
+        process = process_of(first)
         for folder in (left, process._folder):
             os.utime(folder, (0, 0))
         with Browser(Bounds(seconds=120, **FEW), executable) as second:
-            _ = second.version
-            assert not left.exists() and just_made.exists()
+            assert process_of(second) and not left.exists() and just_made.exists()
         assert process._folder.exists()
         assert render(first, {"": "<p>"})[0].image
     just_made.rmdir()

@@ -9,13 +9,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browsing import Browser, WaitUntil, contrast, driver, line
+from browsing import Browser, WaitUntil, address_of, command, contrast, driver, line
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 
@@ -60,39 +60,24 @@ def put(repo: Repository, column: Any, *rows: str, text: str = "text") -> None:
             t.set(column, row, text)
 
 
-@contextmanager
-def command(folder: Path, *words: object) -> Iterator[subprocess.Popen[str]]:
-    """A `percola` process on the repository; killed at the end if it has not ended."""
+def percola_on(folder: Path, *words: object) -> AbstractContextManager[subprocess.Popen[str]]:
+    """A `percola` process on the repository."""
     environment = os.environ | {"PYTHONPATH": str(Path(percola.__file__).parents[1])}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "percola.cli", "--repo", "r", *map(str, words)],
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.communicate()
+    line = [sys.executable, "-m", "percola.cli", "--repo", "r", *words]
+    return command(line, cwd=folder, env=environment)
 
 
 @contextmanager
 def serving(folder: Path, *words: object) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    with command(folder, "serve", "program:index", "--port", 0, *words) as process:
-        assert process.stdout is not None
-        found = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
-        assert found, process.communicate()
-        yield found[0], process
+    with percola_on(folder, "serve", "program:index", "--port", 0, *words) as process:
+        yield address_of(process), process
 
 
 @contextmanager
 def working(folder: Path) -> Iterator[subprocess.Popen[str]]:
     """A worker, once it runs."""
     (folder / "observers.py").write_text("from program import *\nALL = [index, follow]\n")
-    with command(folder, "worker", "observers:ALL", "--threads", 2) as process:
+    with percola_on(folder, "worker", "observers:ALL", "--threads", 2) as process:
         assert process.stdout is not None
         while "docs.title" not in process.stdout.readline():
             assert process.poll() is None, process.communicate()
@@ -253,7 +238,7 @@ def test_a_stopped_server_is_said_and_the_page_goes_on_when_it_is_back(
     trouble = "No new numbers"
     wait_until(lambda: trouble in browser.text_of("#trouble"), what="the trouble")
     port = int(address.rpartition(":")[2])
-    with command(folder, "serve", "--port", port) as process:
+    with percola_on(folder, "serve", "--port", port) as process:
         assert process.stdout is not None and str(port) in process.stdout.readline()
         put(repo, contents, "a")
         wait_until(lambda: tile(browser, "Changes waiting") == "1", what="new numbers", seconds=60)
@@ -344,12 +329,12 @@ def test_without_a_script_the_first_state_is_whole(
     put(repo, contents, "a", "b")
     with serving(folder) as (address, _):
         browser = browsing(address)
-        command = "Emulation.setScriptExecutionDisabled"
-        browser.driver.execute_cdp_cmd(command, {"value": True})
+        disable = "Emulation.setScriptExecutionDisabled"
+        browser.driver.execute_cdp_cmd(disable, {"value": True})
         try:
             browser.open("/")
             assert browser.one('.tile[data-key="Changes waiting"] dd').text.startswith("2")
             assert "index" in browser.one("#observers").text
             assert "load the page again" in browser.one("noscript").text
         finally:
-            browser.driver.execute_cdp_cmd(command, {"value": False})
+            browser.driver.execute_cdp_cmd(disable, {"value": False})

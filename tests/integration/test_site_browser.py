@@ -15,7 +15,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from browsing import Browser, WaitUntil, contrast, driver, line
+from browsing import Browser, WaitUntil, address_of, command, contrast, driver, line
 from from_scratch import recrawl, sample
 from hostile_pages import OTHER, SOURCE, TARGET, TITLE, hostile
 from selenium import webdriver
@@ -41,7 +41,7 @@ MOVED = "https://www.sqlite.org/moved"
 # --- A server, and a browser ----------------------------------------------------------------
 
 
-def command(*arguments: object) -> list[str]:
+def serve(*arguments: object) -> list[str]:
     return [sys.executable, "-m", "webindex.cli.main", "serve", *map(str, arguments)]
 
 
@@ -53,21 +53,8 @@ def environment() -> dict[str, str]:
 @contextmanager
 def serving(folder: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """`webindex serve` in a process of its own: its address and the process."""
-    process = subprocess.Popen(
-        command("--repo", folder, "--port", 0),
-        env=environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        found = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
-        assert found, process.communicate()
-        yield found[0], process
-    finally:
-        process.kill()
-        process.communicate()
+    with command(serve("--repo", folder, "--port", 0), env=environment()) as process:
+        yield address_of(process), process
 
 
 @pytest.fixture(scope="module")
@@ -407,7 +394,7 @@ def test_a_port_that_is_taken_and_a_folder_that_is_none_are_one_sentence_each(
 ) -> None:
     def failed(*arguments: object) -> str:
         done = subprocess.run(
-            command(*arguments), env=environment(), capture_output=True, text=True, timeout=180
+            serve(*arguments), env=environment(), capture_output=True, text=True, timeout=180
         )
         assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
         return done.stderr

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,27 @@ FLAGS = (
     "--disable-background-networking --disable-component-update --disable-sync "
     "--disable-dev-shm-usage --window-size=1200,900"
 )
+
+
+@contextlib.contextmanager
+def command(line: Sequence[object], **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process that prints to the test; killed at the end if it has not ended."""
+    process = subprocess.Popen(
+        [*map(str, line)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def address_of(process: subprocess.Popen[str]) -> str:
+    """The address that a server prints in its first line."""
+    assert process.stdout is not None
+    found = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
+    assert found, process.communicate()
+    return found[0]
 
 
 class Browser:
