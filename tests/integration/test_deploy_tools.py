@@ -16,6 +16,7 @@ from typing import Any, Final
 import needs
 import pytest
 import yaml
+from commands import answer_of
 
 ROOT = Path(__file__).resolve().parents[2]
 DASHBOARD = ROOT / "deploy" / "grafana" / "percola.json"
@@ -49,7 +50,7 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
         if done.returncode:
             needs.lack("index", f"a tool could not be installed: {' '.join(done.stderr.split())}")
     path = [str(home / "bin"), str(Path(done.stdout).parent), os.environ["PATH"]]
-    return os.environ | {"PATH": os.pathsep.join(path)}
+    return {"PATH": os.pathsep.join(path), "PYTHONPATH": ""}
 
 
 @pytest.mark.parametrize(
@@ -85,16 +86,8 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_the_tool_of_a_format_has_nothing_to_say(
     tools: dict[str, str], tmp_path: Path, command: str
 ) -> None:
-    done = subprocess.run(
-        command,
-        shell=True,
-        cwd=ROOT,
-        env=tools | {"TMP": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    done = answer_of(["sh", "-c", command], cwd=ROOT, **tools, TMP=str(tmp_path))
+    assert done.code == 0, done.out + done.err
 
 
 # --- The dashboard ------------------------------------------------------------------------
@@ -131,16 +124,10 @@ def test_grafana_s_types_of_a_dashboard_have_everything_that_is_in_it(
     tools: dict[str, str],
 ) -> None:
     written = DASHBOARD.read_text()
-    done = subprocess.run(
-        ["python", "-c", READ_AS_GRAFANA_DOES],
-        env=tools,
-        input=written,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert list(lost(json.loads(written), json.loads(done.stdout))) == []
+    reader = ["python", "-c", READ_AS_GRAFANA_DOES]
+    done = answer_of(reader, stdin=written.encode(), **tools)
+    assert done.code == 0, done.err
+    assert list(lost(json.loads(written), done.json)) == []
 
 
 def test_prometheus_parses_the_queries_of_the_dashboard(
@@ -154,8 +141,6 @@ def test_prometheus_parses_the_queries_of_the_dashboard(
     ]
     file = tmp_path / "queries.yml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
-    done = subprocess.run(
-        ["promtool", "check", "rules", file], env=tools, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    assert f"{len(queries)} rules found" in done.stdout and len(queries) > 8
+    done = answer_of(["promtool", "check", "rules", file], **tools)
+    assert done.code == 0, done.err
+    assert f"{len(queries)} rules found" in done.out and len(queries) > 8

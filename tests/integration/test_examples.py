@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from commands import answer_of
 from needs import lack, need
 
 from benchmarks import postgres as peers
@@ -38,18 +38,10 @@ def run_page(example: str, folder: Path, environment: dict[str, str]) -> int:
     shutil.copytree(ROOT / "examples" / example, folder)
     compared = 0
     for commands, shown in steps((folder / "README.md").read_text(encoding="utf-8")):
-        done = subprocess.run(
-            ["bash", "-euc", commands],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            timeout=840,
-        )
-        assert done.returncode == 0, f"{commands}\n{done.stdout}\n{done.stderr}"
+        done = answer_of(["bash", "-euc", commands], cwd=folder, seconds=840, **environment)
+        assert done.code == 0, f"{commands}\n{done.out}\n{done.err}"
         if shown is not None:
-            assert done.stdout == shown, commands
+            assert done.out == shown, commands
             compared += 1
     return compared
 

@@ -7,10 +7,10 @@ process.
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 
+from commands import answer_of
 from emulator import Emulator
 from lock_service import Server
 from oracle_in_process import oracle, server
@@ -146,14 +146,8 @@ lock_service.close()
 
 
 def run(program: str, address: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _FORKS + program, address],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=180,
-    )
-    assert done.returncode == 0, done.stderr
+    done = answer_of([sys.executable, "-c", _FORKS + program, address])
+    assert done.code == 0, done.err
 
 
 def test_a_child_asks_the_oracle_on_a_connection_of_its_own(server: OracleServer) -> None:

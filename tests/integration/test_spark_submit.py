@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import Answer, answer_of
 
 import percola
 import percola.cli
@@ -46,25 +45,17 @@ with spark_session("local[7]", app="ours", config={"spark.x": "ours", "spark.y":
 numbers = Table("numbers")
 n = numbers.column("n", int)
 
-Submit = Callable[..., subprocess.CompletedProcess[str]]
+Submit = Callable[..., Answer]
 
 
 @pytest.fixture
 def submit(java_home: Path, tmp_path: Path) -> Submit:
     """`spark-submit` with these arguments, in a folder of its own."""
 
-    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
-        environment = {**os.environ, "JAVA_HOME": str(java_home), "PYSPARK_PYTHON": sys.executable}
-        return subprocess.run(
-            [BIN / "spark-submit", "--conf", "spark.ui.enabled=false", *map(str, arguments)],
-            cwd=tmp_path,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=False,
-        )
+    def run(*arguments: object) -> Answer:
+        variables = {"JAVA_HOME": str(java_home), "PYSPARK_PYTHON": sys.executable}
+        line = [BIN / "spark-submit", "--conf", "spark.ui.enabled=false", *arguments]
+        return answer_of(line, cwd=tmp_path, seconds=SECONDS, **variables)
 
     return run
 
@@ -91,8 +82,8 @@ def test_a_program_runs_with_the_master_and_the_properties_of_spark_submit(
         *("--master", "local[2]", "--name", "theirs", "--conf", "spark.x=theirs"),
         *("--py-files", program.parent / "shipped" / "names.py", program, repo),
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["given: local[2] theirs theirs ours", "rows: 20 190"]
+    assert done.code == 0, done.err
+    assert done.out.splitlines() == ["given: local[2] theirs theirs ours", "rows: 20 190"]
 
 
 @pytest.mark.long
@@ -101,15 +92,15 @@ def test_webindex_loads_prints_its_report_and_refuses_a_mistake_in_a_sentence(
 ) -> None:
     options = ("--master", "local[2]", WEBINDEX, "load", "--repo", tmp_path / "index")
     done = submit(*options, SAMPLE)
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"^Loaded +206 of 206 captures", done.stdout)
+    assert done.code == 0, done.err
+    assert re.search(r"^Loaded +206 of 206 captures", done.out)
     with percola.open(tmp_path / "index") as index:
         assert any(index.pending().values())
     wrong = submit(*options, tmp_path / "none.warc.gz")
-    assert wrong.returncode != 0
+    assert wrong.code != 0
     # spark-submit prints what the program writes to standard error on standard output.
-    assert "none.warc.gz" in wrong.stdout
-    assert "Traceback" not in wrong.stderr + wrong.stdout
+    assert "none.warc.gz" in wrong.out
+    assert "Traceback" not in wrong.err + wrong.out
 
 
 def document_in(output: str) -> Any:
@@ -125,13 +116,13 @@ def test_percola_checks_in_the_session_of_spark_submit_and_tells_errors_by_its_e
     """Whatever master the command names, which does not even exist."""
     options = ("--master", "local[2]", PERCOLA, "--repo", repo, "--json", "check")
     done = submit(*options, "--master", "spark://nowhere:7077")
-    assert done.returncode == 0, done.stderr
-    assert document_in(done.stdout)["sound"] is True
+    assert done.code == 0, done.err
+    assert document_in(done.out)["sound"] is True
     with percola.open(repo) as opened:
         opened.context.store.mutate(
             [RowMutation("numbers", b"row", (), [Put(Kind.WRITE, b"n", 1, b"?")])]
         )
     done = submit(*options, "--spark")
-    assert done.returncode == 1
-    found = document_in(done.stdout)
+    assert done.code == 1
+    found = document_in(done.out)
     assert "undecodable-write" in [one["rule"] for one in found["findings"]]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 import threading
 import time
@@ -11,9 +9,10 @@ from collections.abc import Callable
 
 import network_claims
 import pytest
+from commands import answer_of
 from hbase import HBase, repository
 from row_locks import CELL, COLUMN, LOCK_IT, lock_all
-from stores import DEADLINE, in_thread
+from stores import DEADLINE, in_thread, put
 
 from percola import Table
 from percola.cells import Cell, Kind
@@ -35,8 +34,7 @@ number = fed.column("number", int)
 
 @pytest.mark.long
 def test_threads_that_come_and_go_leave_nothing_behind_in_java(hbase: HBase) -> None:
-    store = hbase.store()
-    store.create_tables(["t"])
+    store = hbase.store(tables=["t"])
     beans = java_class("java.lang.management.ManagementFactory").getThreadMXBean()
     for _ in range(64):
         # The client has threads of its own, a bounded number.
@@ -52,8 +50,7 @@ def test_threads_that_come_and_go_leave_nothing_behind_in_java(hbase: HBase) -> 
 def test_many_threads_use_one_store_at_once(hbase: HBase) -> None:
     store = hbase.store()
     repo = repository(store, [accounts])
-    with repo.transaction() as t:
-        t.set(balance, "a", 0)
+    put(repo, balance, "a", 0)
 
     def add() -> None:
         for _ in range(5):
@@ -101,7 +98,7 @@ def fail():
             raise AssertionError("used after a fork")
     store.close()
 
-print(in_child(use))
+print(in_child(use), flush=True)
 use()
 print(in_child(fail))
 use()
@@ -113,15 +110,9 @@ def test_a_fork_before_the_first_use_is_fine_and_one_after_it_is_an_error_at_onc
     hbase: HBase,
 ) -> None:
     place = hbase.place()
-    done = subprocess.run(
-        [sys.executable, "-c", _FORKING, f"hbase://{place.quorum}/{place.namespace}"],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=270,
-        env={**os.environ, "PYTHONWARNINGS": "ignore"},
-    )
-    assert (done.returncode, done.stdout.split()) == (0, ["0", "0"]), done.stderr
+    line = [sys.executable, "-c", _FORKING, f"hbase://{place.quorum}/{place.namespace}"]
+    done = answer_of(line, seconds=270, PYTHONWARNINGS="ignore")
+    assert (done.code, done.out.split()) == (0, ["0", "0"]), done.err
 
 
 @pytest.mark.long
@@ -148,8 +139,7 @@ def test_nobody_reads_below_a_safe_point_that_another_has_raised(
 def test_a_transaction_of_one_row_makes_one_call_each_to_read_lock_and_commit(hbase: HBase) -> None:
     store = hbase.store()
     repo = repository(store, [accounts])
-    with repo.transaction() as t:
-        t.set(balance, "a", 1)
+    put(repo, balance, "a", 1)
     before = store.statistics()
     with repo.transaction() as t:
         t.set(balance, "a", (t.get(balance, "a") or 0) + 1)
@@ -166,14 +156,12 @@ def test_a_look_at_a_feed_reads_what_has_changed_and_no_range_of_the_table(hbase
     repo = repository(store, [fed])
     network_claims.a_look_at_a_feed_costs_what_has_changed(repo, fed, number)
     before = store.statistics()["mutate"]
-    with repo.transaction() as t:
-        t.set(number, "a", 1)
+    put(repo, number, "a", 1)
     assert store.statistics()["mutate"] == before + 3, "to lock, to list as pending, to commit"
 
 
 def test_rows_of_a_region_are_one_request_if_all_of_them_hold(hbase: HBase) -> None:
-    store = hbase.store()
-    store.create_tables(["t"])
+    store = hbase.store(tables=["t"])
     lock_all(store, b"a", 1)
     before = store.statistics()["mutate"]
     assert all(lock_all(store, b"b", 200))
@@ -182,8 +170,7 @@ def test_rows_of_a_region_are_one_request_if_all_of_them_hold(hbase: HBase) -> N
 
 @pytest.mark.long
 def test_a_lock_is_found_as_soon_after_thousands_of_cycles_as_at_first(hbase: HBase) -> None:
-    store = hbase.store()
-    store.create_tables(["t"])
+    store = hbase.store(tables=["t"])
     held = Condition(True, Kind.LOCK, COLUMN, 5, 5)
     unlock = RowMutation("t", b"r", [held], [Delete(Kind.LOCK, COLUMN, 5)])
 
@@ -206,8 +193,7 @@ def test_a_lock_is_found_as_soon_after_thousands_of_cycles_as_at_first(hbase: HB
 
 
 def test_notifications_are_found_without_reading_the_table(hbase: HBase) -> None:
-    store = hbase.store()
-    store.create_tables(["t"])
+    store = hbase.store(tables=["t"])
     value = bytes(200)
     rows = [b"%05d" % i for i in range(3000)]
     store.mutate([RowMutation("t", row, (), written(COLUMN, 5, value)) for row in rows])

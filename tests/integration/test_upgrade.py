@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from io import BytesIO
 from pathlib import Path
@@ -107,12 +107,6 @@ def releases(sources: Path, tmp_path: Path) -> tuple[Release, Release]:
     """The release before, and this one."""
     shutil.copy(Path(__file__).parent / "programs" / f"{PROGRAM}.py", tmp_path)
     return Release(sources, tmp_path), Release(Path(percola.__file__).parents[1], tmp_path)
-
-
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as held:
-        yield held
 
 
 def ended(process: subprocess.Popen[str], number: int) -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from commands import answer_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 580
@@ -35,17 +34,11 @@ def test_the_walkthrough_runs_as_it_is_written(tmp_path: Path, java_home: Path) 
     assert program.count("assert ") == 4 and list(modules) == ["shop.py"]
     for name, text in {"notebook.py": program, **modules}.items():
         (tmp_path / name).write_text(text)
-    done = subprocess.run(
-        [sys.executable, "notebook.py"],
-        cwd=tmp_path,
-        env=os.environ | {"PYSPARK_PYTHON": sys.executable, "JAVA_HOME": str(java_home)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS,
-    )
-    assert done.returncode == 0, done.stderr
-    output = done.stdout
+    variables = {"PYSPARK_PYTHON": sys.executable, "JAVA_HOME": str(java_home)}
+    line = [sys.executable, "notebook.py"]
+    done = answer_of(line, cwd=tmp_path, seconds=SECONDS, **variables)
+    assert done.code == 0, done.err
+    output = done.out
     assert re.search(r"^worker 0: working on \S+, process \d+; ", output, re.MULTILINE)
     # c001 has nine orders of a price as before, and one with a higher price.
     euros = sum(number % 90 + 10 for number in range(1, 4_000, 400)) - 11 + 1_000

@@ -89,28 +89,34 @@ def run(
     **more: str,
 ) -> Answer:
     """Run `percola` in a process of its own; `tracebacks`: it may print some on standard error."""
+    answer = answer_of(
+        command(*arguments), cwd=cwd, stdin=stdin, seconds=seconds, stdout=stdout, **more
+    )
+    assert tracebacks or "Traceback" not in answer.err, answer.err
+    return answer
+
+
+def answer_of(
+    line: Sequence[object],
+    *,
+    cwd: Path | None = None,
+    stdin: bytes = b"",
+    seconds: float = SECONDS,
+    stdout: Any = subprocess.PIPE,
+    **variables: str,
+) -> Answer:
+    """Run a program, with what it must have in its environment; it may print what it likes."""
     done = subprocess.run(
-        command(*arguments),
+        [*map(str, line)],
         cwd=cwd,
         input=stdin,
-        env=environment(**more),
+        env=environment(**variables),
         stdout=stdout,
         stderr=subprocess.PIPE,
         timeout=seconds,
         check=False,
     )
-    assert tracebacks or b"Traceback" not in done.stderr, done.stderr.decode()
     return Answer(done.returncode, (done.stdout or b"").decode(), done.stderr.decode())
-
-
-def answer_of(
-    line: Sequence[str], *, seconds: float = SECONDS, cwd: Path | None = None, **variables: str
-) -> Answer:
-    """Run a program, with what it must have in its environment; it may print what it likes."""
-    done = subprocess.run(
-        line, cwd=cwd, env=environment(**variables), capture_output=True, timeout=seconds
-    )
-    return Answer(done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 def python(program: str, **variables: str) -> Answer:
