@@ -6,14 +6,14 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from spark_processes import terminal
 
 from webindex.cli.demo import Checks, Demo, main
 from webindex.sample import CHANGED_URL, CHANGED_WORDS
@@ -26,27 +26,12 @@ IGNORING_CTRL_C = ("/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh")
 """Runs a command as a shell that is not interactive does in the background."""
 
 
-@contextmanager
 def demo(
-    temporary: Path, *arguments: object, through: tuple[str, ...] = (), **more: str
-) -> Iterator[subprocess.Popen[str]]:
+    temporary: Path, *arguments: object, **options: Any
+) -> AbstractContextManager[subprocess.Popen[str]]:
     """The demonstration in a session of its own, with a folder for temporary files."""
-    process = subprocess.Popen(
-        [*through, sys.executable, "-u", "-m", "webindex.cli.demo", *map(str, arguments)],
-        env=os.environ
-        | {"PYTHONPATH": os.pathsep.join(sys.path), "TMPDIR": str(temporary), "COLUMNS": "100"}
-        | more,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    with process:
-        try:
-            yield process
-        finally:
-            process.kill()
+    module = ("-u", "-m", "webindex.cli.demo")
+    return terminal(*module, *arguments, **{"TMPDIR": str(temporary), **options})
 
 
 def processes_of(session: int) -> list[str]:

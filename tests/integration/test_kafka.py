@@ -17,7 +17,7 @@ from typing import Any
 import jpype
 import pytest
 from children import Child, hear, say
-from feed_streams import docs, folder, links, repo, size, title
+from feed_streams import docs, links, repo, size, title
 from kafka_broker import KafkaBroker, commits, read, replayed, require_jars
 from spark_processes import kill_all
 
@@ -28,7 +28,7 @@ from percola.debezium import Events
 from percola.devcluster import jars
 from percola.spark import spark_session
 
-__all__ = ["folder", "repo"]
+__all__ = ["repo"]
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
 
 CHANGES = Path(__file__).resolve().parents[2] / "examples" / "changes"

@@ -6,21 +6,18 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
 import pytest
-from oracle_in_process import HERE, certificates
+from oracle_in_process import HERE, certificates, leading
 from stores import DEADLINE, in_thread
 
 from percola.oracle.client import NetworkOracle
 from percola.oracle.server import OracleServer, Tls
 from percola.store.memory import MemoryStore
-
-WaitUntil = Callable[..., object]
 
 __all__ = ["certificates"]
 
@@ -29,10 +26,8 @@ THREE: Final = b"\x08\x03"
 LAST: Final = b""
 
 
-def serving(stack: ExitStack, wait_until: WaitUntil, **options: Any) -> OracleServer:
-    server = stack.enter_context(OracleServer(MemoryStore(), "localhost:0", **options))
-    wait_until(lambda: server.ranges.holds)
-    return server
+def serving(stack: ExitStack, **options: Any) -> OracleServer:
+    return stack.enter_context(leading("localhost:0", **options))
 
 
 def channel(stack: ExitStack, address: str) -> grpc.Channel:
@@ -56,10 +51,8 @@ def refused(one: grpc.Channel, token: str = "") -> tuple[str, str]:
     return error.code().name, error.details()
 
 
-def test_it_gets_timestamps_beside_clients_of_this_release(
-    stack: ExitStack, wait_until: WaitUntil
-) -> None:
-    server = serving(stack, wait_until, token="sesame")
+def test_it_gets_timestamps_beside_clients_of_this_release(stack: ExitStack) -> None:
+    server = serving(stack, token="sesame")
     new = NetworkOracle([server.address], token="sesame")
     stack.callback(new.close)
     assert new.timestamp() == 1
@@ -85,14 +78,12 @@ def test_it_gets_timestamps_beside_clients_of_this_release(
     assert not folder.exists()
 
 
-def test_it_may_use_tls_and_is_told_if_it_does_not(
-    stack: ExitStack, wait_until: WaitUntil, certificates: Path
-) -> None:
+def test_it_may_use_tls_and_is_told_if_it_does_not(stack: ExitStack, certificates: Path) -> None:
     def read(name: str) -> bytes:
         return (certificates / name).read_bytes()
 
     tls = Tls(read("server.pem"), read("server.key"), read("client.pem"))
-    server = serving(stack, wait_until, tls=tls)
+    server = serving(stack, tls=tls)
     shown = grpc.ssl_channel_credentials(read("server.pem"), read("client.key"), read("client.pem"))
     secure = stack.enter_context(grpc.secure_channel(server.address, shown))
     assert [raw[:4] for raw in asked(secure, ONE, ONE)] == [
@@ -103,18 +94,17 @@ def test_it_may_use_tls_and_is_told_if_it_does_not(
     assert (code, why) == ("UNIMPLEMENTED", "This oracle serves with TLS: set PERCOLA_ORACLE_CA")
 
 
-def test_a_standby_sends_it_to_another_oracle(stack: ExitStack, wait_until: WaitUntil) -> None:
+def test_a_standby_sends_it_to_another_oracle(stack: ExitStack) -> None:
     store = MemoryStore()
-    leader = stack.enter_context(OracleServer(store, HERE, lease=60))
-    wait_until(lambda: leader.ranges.holds)
+    stack.enter_context(leading(store=store, lease=60))
     standby = stack.enter_context(OracleServer(store, HERE, lease=60))
     assert refused(channel(stack, standby.address))[0] == "FAILED_PRECONDITION"
 
 
 def test_without_grpcio_it_is_told_what_to_do(
-    stack: ExitStack, wait_until: WaitUntil, monkeypatch: pytest.MonkeyPatch
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server = serving(stack, wait_until)
+    server = serving(stack)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     code, why = refused(channel(stack, server.address))
     assert code == "UNIMPLEMENTED"

@@ -17,6 +17,7 @@ from typing import Any, Final
 import pytest
 from children import Child, say
 from lock_service import LOCK_SECONDS
+from oracle_in_process import leading
 
 import percola.coordination.lock_service.server as lock_server
 import percola.oracle.server as oracle_server
@@ -67,13 +68,9 @@ def ended(connections: list[Connection]) -> list[Connection]:
 
 
 @pytest.fixture
-def server(
-    stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch, wait_until: WaitUntil
-) -> OracleServer:
+def server(stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch) -> OracleServer:
     monkeypatch.setattr(rpc_server, "CLIENTS", CLIENTS)
-    running = stack.enter_context(OracleServer(MemoryStore(), HERE))
-    wait_until(lambda: running.ranges.holds)
-    return running
+    return stack.enter_context(leading())
 
 
 # --- Who is let in ------------------------------------------------------------------------
@@ -121,11 +118,8 @@ _REQUESTS: Final = {
 
 
 @pytest.mark.parametrize("token", ["", "sesam", "sesame!"])
-def test_without_the_token_nothing_is_served(
-    stack: contextlib.ExitStack, wait_until: WaitUntil, token: str
-) -> None:
-    server = stack.enter_context(OracleServer(MemoryStore(), HERE, token="sesame"))
-    wait_until(lambda: server.ranges.holds)
+def test_without_the_token_nothing_is_served(stack: contextlib.ExitStack, token: str) -> None:
+    server = stack.enter_context(leading(token="sesame"))
     with pytest.raises(RefusedError, match="token is missing or wrong") as caught:
         connection(stack, server.address, token)
     assert caught.value.code == Code.TOKEN
@@ -138,12 +132,9 @@ def test_without_the_token_nothing_is_served(
     assert draw_on(connection(stack, server.address, "sesame")) == 1
 
 
-def test_a_standby_serves_locks_and_wake_ups_and_no_timestamps(
-    stack: contextlib.ExitStack, wait_until: WaitUntil
-) -> None:
+def test_a_standby_serves_locks_and_wake_ups_and_no_timestamps(stack: contextlib.ExitStack) -> None:
     store = MemoryStore()
-    leader = stack.enter_context(OracleServer(store, HERE, lease=60))
-    wait_until(lambda: leader.ranges.holds)
+    leader = stack.enter_context(leading(store=store, lease=60))
     standby = stack.enter_context(OracleServer(store, HERE, lease=60))
     one = connection(stack, standby.address)
     with pytest.raises(RefusedError) as caught:

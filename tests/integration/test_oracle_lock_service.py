@@ -17,16 +17,15 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from children import Child, hear, say
+from children import Child, ask, hear, say, seconds
 from lock_service import LOCK_SECONDS, Server, live, serve
+from oracle_in_process import leading
 
 from percola.coordination.lock_service.client import LockServiceClient
 from percola.coordination.lock_service.server import LockServiceServer
 from percola.oracle.client import NetworkOracle
-from percola.oracle.server import OracleServer
 from percola.rpc import frames
 from percola.rpc.client import Access, Connection
-from percola.store.memory import MemoryStore
 
 Wait = Callable[..., Any]
 
@@ -49,17 +48,6 @@ def mine(server: Server, wait_until: Wait) -> Iterator[LockServiceClient]:
     wait_until(lambda: lock_service.sessions)
     yield lock_service
     lock_service.close()
-
-
-def ask(child: Child, *words: object) -> Any:
-    child.tell(words)
-    return child.hear()
-
-
-def seconds(call: Callable[[], object]) -> float:
-    began = time.monotonic()
-    call()
-    return time.monotonic() - began
 
 
 # --- Locks --------------------------------------------------------------------------------
@@ -199,9 +187,8 @@ def test_the_locks_of_a_process_that_answers_nothing_are_dropped_within_seconds(
 
 
 @pytest.mark.long
-def test_an_idle_session_outlives_the_pings(wait_until: Wait) -> None:
-    with OracleServer(MemoryStore(), "127.0.0.1:0") as server:
-        wait_until(lambda: server.ranges.holds)
+def test_an_idle_session_outlives_the_pings() -> None:
+    with leading() as server:
         idle = LockServiceClient([server.address], lock_seconds=LOCK_SECONDS)
         assert idle.try_lock("t", b"r")
         broken = 0
@@ -508,8 +495,7 @@ def test_a_process_that_only_sends_wake_ups_opens_no_session(
 def test_a_thousand_sessions_take_no_thread_and_timestamps_do_not_wait_for_them(
     wait_until: Wait,
 ) -> None:
-    with OracleServer(MemoryStore(), "127.0.0.1:0") as server, contextlib.ExitStack() as stack:
-        wait_until(lambda: server.ranges.holds)
+    with leading() as server, contextlib.ExitStack() as stack:
         before = threading.active_count()
         sessions = []
         for _ in range(1000):
@@ -538,9 +524,8 @@ def test_a_thousand_sessions_take_no_thread_and_timestamps_do_not_wait_for_them(
 # --- Access -------------------------------------------------------------------------------
 
 
-def test_a_client_without_the_token_goes_on_without_the_service(wait_until: Wait) -> None:
-    with OracleServer(MemoryStore(), "127.0.0.1:0", token="s3cret") as server:
-        wait_until(lambda: server.ranges.holds)
+def test_a_client_without_the_token_goes_on_without_the_service() -> None:
+    with leading(token="s3cret") as server:
         stranger = LockServiceClient([server.address])
         access = Access("s3cret")
         friend = LockServiceClient([server.address], access=access, lock_seconds=LOCK_SECONDS)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from children import Child, hear, say
+from children import Child, ask, hear, say, seconds
 from zookeeper import TICK_SECONDS, ZooKeeper
 
 from percola import ObserverMismatchError, Repository, RepositoryClosedError, Table, Transaction
@@ -80,17 +80,6 @@ def live(pipe: Connection, address: str, session: float = SESSION) -> None:
                 say(pipe, getattr(coordination, word)(*arguments))
         except PercolaError as error:
             say(pipe, error)
-
-
-def ask(child: Child, *words: object) -> Any:
-    child.tell(words)
-    return child.hear()
-
-
-def seconds(call: Callable[[], object]) -> float:
-    began = time.monotonic()
-    call()
-    return time.monotonic() - began
 
 
 def refused(use: Callable[[], object]) -> str:

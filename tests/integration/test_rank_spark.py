@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -17,7 +15,7 @@ from children import Child
 from click.testing import CliRunner
 from link_graphs import Web, edges, put, random_web, ranks, written
 from pyspark.sql import SparkSession
-from spark_processes import children, kill_all, python_workers
+from spark_processes import children, kill_all, python_workers, terminal
 
 import percola
 from percola import Repository, Transaction, inspection
@@ -35,11 +33,6 @@ Wait = Callable[..., object]
 
 MANY = random_web(2500, seed=3)
 SOME = random_web(300, seed=4)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "repo"
 
 
 @pytest.fixture
@@ -299,22 +292,12 @@ def test_ctrl_c_ends_the_run_and_spark_at_once_and_another_run_does_it_all(
     java_home: Path, repo: Repository, rank_here: Callable[..., RankReport], wait_until: Wait
 ) -> None:
     put(repo, MANY)
-    process = subprocess.Popen(
-        [sys.executable, "-c", COMMAND, "--repo", repo.address],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
+    with terminal("-c", COMMAND, "--repo", repo.address) as process:
         # Begun, and with most of its work to come.
         wait_until(lambda: begun(repo) or process.poll() is not None, seconds=100)
         [jvm] = children(process.pid)
         os.killpg(process.pid, signal.SIGINT)
         said, complained = process.communicate(timeout=180)
-    finally:
-        process.kill()
     assert (process.returncode, said, complained.strip()) == (1, "", "Aborted!")
     with pytest.raises(ProcessLookupError):
         os.kill(jvm, 0)

@@ -18,6 +18,7 @@ import pytest
 from click.testing import CliRunner
 from linked_crawl import crawl, load
 from pyspark.sql import SparkSession
+from stores import at_work
 
 import percola
 from percola import Observer, Worker
@@ -70,12 +71,8 @@ def test_no_worker_runs_while_an_index_is_rebuilt(
 ) -> None:
     with open_repository(str(tmp_path / "repo"), create=True) as repo:
         worker = Worker(repo, [Observer(tables.capture, lambda t, row: None, "parse")], threads=1)
-        worker.start()
-        try:
-            with pytest.raises(RebuildError, match="stop them"):
-                rebuild(repo.address, [crawled], spark=spark, quiet=True)
-        finally:
-            worker.stop()
+        with at_work(worker), pytest.raises(RebuildError, match="stop them"):
+            rebuild(repo.address, [crawled], spark=spark, quiet=True)
         refuse_half_built(repo)
 
 

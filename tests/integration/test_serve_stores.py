@@ -16,6 +16,7 @@ from commands import command, environment
 from emulator import Emulator, repository
 from hbase import HBase
 from serve_client import TOKEN, served, words
+from stores import at_work, put
 
 import percola
 from benchmarks.servers import OracleProcess
@@ -42,43 +43,36 @@ def test_workers_report_calls_and_dead_letters_and_no_whole_table_is_scanned(
     with Emulator() as emulator:
         repo = repository(CountedStore(emulator.store(), StoreCalls()), [pages])
         worker = Worker(repo, [measure], attempts=1, threads=1, report=0.1)
-        worker.start()
-        try:
-            with served(repo, [measure], token=TOKEN) as page:
-                assert page.log_in().status_code == 303
-                assert "Retry all of measure" in page.part("letters")
-                numbers = iter(range(10_000))
+        with at_work(worker), served(repo, [measure], token=TOKEN) as page:
+            assert page.log_in().status_code == 303
+            assert "Retry all of measure" in page.part("letters")
+            numbers = iter(range(10_000))
 
-                def told() -> Any:
-                    repo.run(lambda t: t.set(body, f"row {next(numbers)}", "text"))
-                    last = page.samples()[-1]
-                    return last["runs"] and last["p95"] and page.part("details")
+            def told() -> Any:
+                repo.run(lambda t: t.set(body, f"row {next(numbers)}", "text"))
+                last = page.samples()[-1]
+                return last["runs"] and last["p95"] and page.part("details")
 
-                details = wait_until(told, what="what the worker reports", seconds=60)
-                assert all(kind in details for kind in ("read", "mutate", "look"))
-                repo.run(lambda t: t.set(body, "poor", "bad"))
-                problem = "1 change of measure is dead-lettered since the workers started"
-                wait_until(lambda: problem in page.words(), what="the dead letter", seconds=60)
-                letters = page.part("letters")
-                assert "Not listed" in letters and "percola failed list" in letters
-                assert "Not counted" in details and "percola locks" in details
-                assert "percola failed list" not in page.part("observers")
-                assert [one.cell.row for one in failures(repo)] == [b"poor"]
-                assert not list(locks(repo))
+            details = wait_until(told, what="what the worker reports", seconds=60)
+            assert all(kind in details for kind in ("read", "mutate", "look"))
+            repo.run(lambda t: t.set(body, "poor", "bad"))
+            problem = "1 change of measure is dead-lettered since the workers started"
+            wait_until(lambda: problem in page.words(), what="the dead letter", seconds=60)
+            letters = page.part("letters")
+            assert "Not listed" in letters and "percola failed list" in letters
+            assert "Not counted" in details and "percola locks" in details
+            assert "percola failed list" not in page.part("observers")
+            assert [one.cell.row for one in failures(repo)] == [b"poor"]
+            assert not list(locks(repo))
 
-                # Also those from before the workers started are retried, of any observer.
-                with repo.transaction(notify=False) as t:
-                    t.set(body, "poor", "good")
-                page.act(retry_all="measure")
-                wait_until(
-                    lambda: repo.snapshot().get(size, "poor") == 4, what="the retry", seconds=60
-                )
-                assert not list(failures(repo))
-                assert page.act(pause="measure").status_code == 303
-                assert "paused" in page.part("observers")
-                page.act(resume="measure")
-        finally:
-            worker.stop()
+            # Also those from before the workers started are retried, of any observer.
+            put(repo, body, "poor", "good", notify=False)
+            page.act(retry_all="measure")
+            wait_until(lambda: repo.snapshot().get(size, "poor") == 4, what="the retry", seconds=60)
+            assert not list(failures(repo))
+            assert page.act(pause="measure").status_code == 303
+            assert "paused" in page.part("observers")
+            page.act(resume="measure")
 
 
 PROGRAM = """

@@ -13,6 +13,7 @@ from catalogs import new_catalog
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import col
+from stores import put
 
 import percola
 from percola import Repository, Table
@@ -106,8 +107,7 @@ def test_a_table_is_selected_with_nulls_where_a_row_has_no_cell(query: Query) ->
 
 @pytest.mark.parametrize("table", ["products", "sales"])
 def test_reading_fewer_columns_loses_no_rows(query: Query, repo: Repository, table: str) -> None:
-    with repo.transaction() as t:
-        t.set(amount, "s2", 1)
+    put(repo, amount, "s2", 1)
     rows = {"products": 3, "sales": 2}[table]
     assert query(f"SELECT count(*) FROM $.{table}") == [(rows,)]
     assert len(query(f"SELECT row FROM $.{table}")) == rows
@@ -155,13 +155,6 @@ def test_filters_that_only_spark_can_apply_need_no_setting(
     assert found == [(row,) for row in rows]
 
 
-def test_every_query_has_a_new_snapshot(query: Query, repo: Repository) -> None:
-    assert query("SELECT amount FROM $.sales") == [(7,)]
-    with repo.transaction() as t:
-        t.set(amount, "s1", 8)
-    assert query("SELECT amount FROM $.sales") == [(8,)]
-
-
 def test_all_references_of_a_query_read_at_one_timestamp(query: Query, repo: Repository) -> None:
     done = threading.Event()
     commits = itertools.count(100)
@@ -194,8 +187,7 @@ def test_all_references_of_a_query_read_at_one_timestamp(query: Query, repo: Rep
 def test_a_version_is_a_timestamp_of_the_past(query: Query, repo: Repository) -> None:
     with repo.snapshot() as before:
         ts = before.start_ts
-    with repo.transaction() as t:
-        t.set(amount, "s1", 9)
+    put(repo, amount, "s1", 9)
     assert query(f"SELECT amount FROM $.sales VERSION AS OF {ts}") == [(7,)]
     assert query(
         f"SELECT o.amount, n.amount FROM $.sales VERSION AS OF {ts} o JOIN $.sales n USING (row)"
@@ -209,8 +201,7 @@ def test_a_time_is_one_of_the_past_by_the_log_of_times(
     times.newest_older(repo.context.oracle.read_timestamp())
     [entry] = read_log(repo.context.store)
     when = datetime.fromtimestamp(entry.wall / 1000, UTC)
-    with repo.transaction() as t:
-        t.set(amount, "s1", 9)
+    put(repo, amount, "s1", 9)
     stamp = f"TIMESTAMP '{when:%Y-%m-%d %H:%M:%S.%f}Z'"
     assert query(f"SELECT amount FROM $.sales TIMESTAMP AS OF {stamp}") == [(7,)]
     assert query(
@@ -255,8 +246,7 @@ def test_rows_are_inserted_by_sql_and_by_a_frame(
 def test_a_table_is_followed_as_a_stream_into_another(
     spark: SparkSession, query: Query, catalog: str, repo: Repository, tmp_path: Path
 ) -> None:
-    with repo.transaction() as t:
-        t.set(amount, "s9", 90)
+    put(repo, amount, "s9", 90)
     stream = (
         spark.readStream.option("startingTimestamp", "earliest")
         .table(f"{catalog}.sales")

@@ -8,7 +8,6 @@ import shutil
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -17,12 +16,13 @@ from typing import Any
 import fleets
 import pyspark
 import pytest
-from children import Child, hear, say
+from children import Child, hear, say, wait_in_child
 from fleets import executor_of, is_alive
 from otlp import commit_ts, identity, receiver
 from pyspark.sql import SparkSession
 from spark_clusters import standalone_cluster
 from spark_processes import QUICK_EXECUTORS
+from stores import put
 
 from percola import ConflictingOptionsError, NotARepositoryError, Repository, UsageError
 from percola.catalog import SYSTEM_TABLE
@@ -68,24 +68,16 @@ def in_the_middle(repo: Repository, folder: Path, orders: range, times: int = 1)
     """
     gate, before = folder / f"gate-{times}", fleets.added(repo)
     gate.mkdir()
-    with repo.transaction() as t:
-        t.set(fleets.opened, str(gate), b"")
+    put(repo, fleets.opened, str(gate), b"")
     try:
-        waiting(lambda: (gate / "begun").exists(), "an observer to wait at the gate")
+        begun = (gate / "begun").exists
+        wait_in_child(begun, seconds=SECONDS, what="an observer to wait at the gate")
         fleets.place(repo, orders, times=times)
-        waiting(lambda: fleets.added(repo) > before, "the first totals")
+        wait_in_child(lambda: fleets.added(repo) > before, seconds=SECONDS, what="the first totals")
         yield
         assert repo.pending(), "the kill should have fallen in the middle of the work"
     finally:
         (gate / "go").touch()
-
-
-def waiting(condition: Callable[[], bool], what: str) -> None:
-    """As the fixture `wait_until`, for what is no test."""
-    deadline, pause = time.monotonic() + SECONDS, threading.Event()
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {SECONDS} s in vain for {what}"
-        pause.wait(0.005)
 
 
 # --- At work ------------------------------------------------------------------------------
@@ -125,8 +117,7 @@ def test_workers_work_off_what_comes_say_what_they_do_and_leave_nothing_behind(
 def test_a_stop_lets_the_running_observer_finish(
     spark: SparkSession, repo: Repository, tmp_path: Path, wait_until: Wait
 ) -> None:
-    with repo.transaction() as t:
-        t.set(fleets.opened, str(tmp_path), b"")
+    put(repo, fleets.opened, str(tmp_path), b"")
     with work_on(spark, repo, workers=1) as fleet:
         stopping = threading.Thread(target=fleet.stop)
         try:
@@ -151,20 +142,18 @@ def test_a_stop_lets_the_running_observer_finish(
 def test_what_is_wrong_with_the_call_is_said_at_once(
     spark: SparkSession, repo: Repository, tmp_path: Path
 ) -> None:
-    with pytest.raises(UsageError, match="There is no module 'nowhere'"):
-        run_workers(spark, "nowhere:OBSERVERS", repo.address)
-    with pytest.raises(UsageError, match="it should be an observer"):
-        run_workers(spark, "fleets:CUSTOMERS", repo.address)
-    with pytest.raises(UsageError, match="not a list of tables"):
-        run_workers(spark, OBSERVERS, repo.address, schema="fleets:CUSTOMERS")
-    with pytest.raises(
-        ConflictingOptionsError, match=r"Spark has 2 task slots .* such as local\[4\]"
-    ):
-        run_workers(spark, OBSERVERS, repo.address, workers=3)
-    with pytest.raises(NotARepositoryError, match="There is no repository"):
-        run_workers(spark, OBSERVERS, tmp_path / "none")
-    with pytest.raises(NotARepositoryError, match="one process only"):
-        run_workers(spark, OBSERVERS, "memory:")
+    here, nowhere = repo.address, str(tmp_path / "none")
+    wrong: list[tuple[type[Exception], str, str, str, dict[str, Any]]] = [
+        (UsageError, "There is no module 'nowhere'", "nowhere:OBSERVERS", here, {}),
+        (UsageError, "it should be an observer", "fleets:CUSTOMERS", here, {}),
+        (UsageError, "not a list of tables", OBSERVERS, here, {"schema": "fleets:CUSTOMERS"}),
+        (ConflictingOptionsError, r"has 2 task .* local\[4\]", OBSERVERS, here, {"workers": 3}),
+        (NotARepositoryError, "There is no repository", OBSERVERS, nowhere, {}),
+        (NotARepositoryError, "one process only", OBSERVERS, "memory:", {}),
+    ]
+    for error, said, observers, address, options in wrong:
+        with pytest.raises(error, match=said):
+            run_workers(spark, observers, address, **options)
     assert rows_of_fleets(repo) == 0
 
 
@@ -244,8 +233,7 @@ def test_a_worker_that_is_frozen_while_nobody_else_can_write_is_replaced(
     with work_on(spark, repo, workers=1, timeout_seconds=2.0) as fleet:
         wait_until(lambda: all_work(fleet), seconds=SECONDS, what="the worker")
         [victim] = pids(fleet)
-        with repo.transaction() as t:
-            t.set(fleets.writing, str(lock), b"")
+        put(repo, fleets.writing, str(lock), b"")
         wait_until(Path(f"{lock}-taken").exists, what="the worker to have the writers' turn")
         os.kill(victim, signal.SIGSTOP)
         # It waits for the frozen worker, as does the driver's next heartbeat.

@@ -33,11 +33,6 @@ Wait = Callable[..., object]
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "repo"
-
-
-@pytest.fixture
 def load_here(spark: SparkSession, folder: Path) -> Load:
     def run(*files: Path, **options: Any) -> LoadReport:
         return load(folder, files, spark=spark, quiet=True, **options)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from stores import delete, put_all
 
 import percola
 from percola import Repository, Rerun, Table, Transaction, Worker, decimal_of, observer, rerun
@@ -118,6 +119,14 @@ def damage(repo: Repository) -> None:
     store.mutate([RowMutation(SYSTEM_TABLE, b"feed", (), [since])])
 
 
+def leave_locked(repo: Repository) -> None:
+    """What a dead process's transaction leaves that was not committed."""
+    primary = Cell("docs", row(1).encode(), b"title")
+    lock = encode_lock(LockRecord(Op.PUT, primary, "1-1", 0, 10, False, b"1"))
+    put = Put(Kind.LOCK, b"title", repo.context.oracle.timestamp(), lock)
+    repo.context.store.mutate([RowMutation("docs", primary.row, (), [put])])
+
+
 def test_a_check_finds_the_same_broken_rules_as_one_process(
     spark: SparkSession, repo: Repository
 ) -> None:
@@ -150,14 +159,8 @@ def test_garbage_collection_leaves_the_same_cells_as_one_process(
             if at % 2:
                 t.delete(number, row(at))
                 t.set(contents, row(at), "observed")
-    with repo.transaction() as t:
-        t.delete(contents, row(3))
-    # A dead process's transaction, which was not committed.
-    lock = encode_lock(
-        LockRecord(Op.PUT, Cell("docs", row(1).encode(), b"title"), "1-1", 0, 10, False, b"1")
-    )
-    put = Put(Kind.LOCK, b"title", repo.context.oracle.timestamp(), lock)
-    repo.context.store.mutate([RowMutation("docs", row(1).encode(), (), [put])])
+    delete(repo, contents, row(3))
+    leave_locked(repo)
     alone, shared = copies(repo, tmp_path, "alone", "shared")
     before = everything(alone.context.store)
     expected = alone.collect_garbage(retention=0)
@@ -179,11 +182,7 @@ def test_a_copy_that_one_process_began_is_finished_by_spark_and_is_the_same_as_a
             t.set(contents, row(at), "observed")
             t.delete(number, row(at))
     repo.pause_observer(measure, reason="wrong")
-    lock = encode_lock(
-        LockRecord(Op.PUT, Cell("docs", row(1).encode(), b"title"), "1-1", 0, 10, False, b"1")
-    )
-    put = Put(Kind.LOCK, b"title", repo.context.oracle.timestamp(), lock)
-    repo.context.store.mutate([RowMutation("docs", row(1).encode(), (), [put])])
+    leave_locked(repo)
 
     def stop(copied: Copied) -> None:
         if copied.table == "fed":
@@ -216,9 +215,7 @@ def test_a_copy_that_one_process_began_is_finished_by_spark_and_is_the_same_as_a
 def test_a_rerun_marks_what_one_process_marks_and_goes_on_with_what_one_has_left(
     spark: SparkSession, repo: Repository
 ) -> None:
-    with repo.transaction() as t:
-        for at in range(ROWS):
-            t.set(contents, row(at), "text")
+    put_all(repo, contents, {row(at): "text" for at in range(ROWS)})
 
     def work() -> None:
         Worker(repo, [measure], rescan=0.01).run_until_idle()

@@ -12,6 +12,7 @@ from children import Child, hear, say
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
+from stores import put_all
 
 import percola
 from percola import JSON, Repository, Table
@@ -34,11 +35,6 @@ Read = Callable[..., DataFrame]
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "repo"
-
-
-@pytest.fixture
 def repo(folder: Path) -> Iterator[Repository]:
     with percola.open(folder, SCHEMA, durability="relaxed") as opened:
         yield opened
@@ -47,9 +43,7 @@ def repo(folder: Path) -> Iterator[Repository]:
 @pytest.fixture
 def read(spark: SparkSession, folder: Path) -> Read:
     def load(table: str = "docs", schema: str | None = None, **options: Any) -> DataFrame:
-        reader = spark.read.format("percola").option("table", table)
-        for name, value in options.items():
-            reader = reader.option(name, value)
+        reader = spark.read.format("percola").options(table=table, **options)
         return (reader.schema(schema) if schema else reader).load(str(folder))
 
     return load
@@ -119,9 +113,7 @@ def test_rows_are_chosen_by_range_and_prefix_also_where_they_are_bytes(
     repo: Repository, read: Read
 ) -> None:
     put(repo, 300)
-    with repo.transaction() as t:
-        for byte in range(256):
-            t.set(blob, bytes([byte, 0]), bytes([byte]))
+    put_all(repo, blob, {bytes([byte, 0]): bytes([byte]) for byte in range(256)})
 
     def rows(**options: str) -> list[str]:
         return sorted(row.row for row in read(columns="size", **options).collect())
@@ -401,14 +393,14 @@ def test_mistakes_are_told_in_a_sentence_when_the_frame_is_made(
 def test_no_repository_no_table_and_a_wrong_schema_are_told(
     repo: Repository, read: Read, spark: SparkSession, tmp_path: Path
 ) -> None:
-    with pytest.raises(AnalysisException, match="There is no repository at"):
-        spark.read.format("percola").option("table", "docs").load(str(tmp_path / "nix"))
-    with pytest.raises(AnalysisException, match="No repository is named"):
-        spark.read.format("percola").option("table", "docs").load()
-    with pytest.raises(AnalysisException, match="No table is named"):
-        spark.read.format("percola").load(str(tmp_path / "repo"))
-    with pytest.raises(AnalysisException, match="A memory repository lives in one process"):
-        spark.read.format("percola").option("table", "docs").load("memory:")
+    for table, path, said in (
+        ({"table": "docs"}, str(tmp_path / "nix"), "There is no repository at"),
+        ({"table": "docs"}, None, "No repository is named"),
+        ({}, str(tmp_path / "repo"), "No table is named"),
+        ({"table": "docs"}, "memory:", "A memory repository lives in one process"),
+    ):
+        with pytest.raises(AnalysisException, match=said):
+            spark.read.format("percola").options(**table).load(path)
     with pytest.raises(PySparkException, match=r"docs.size holds int.*cannot be string"):
         read(schema="size string").count()
     with pytest.raises(PySparkException, match=r"atomicity is for df\.write"):

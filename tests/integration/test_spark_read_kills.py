@@ -14,7 +14,7 @@ from pathlib import Path
 from children import Child, hear, say, wait_in_child
 from pyspark.sql import DataFrame, SparkSession
 from spark_processes import cmdline, kill_all, python_workers
-from stores import in_thread
+from stores import in_thread, put_all
 
 import percola
 from percola import Repository, Table
@@ -72,9 +72,7 @@ def commit_slowly(pipe: Connection, address: str) -> None:
 def filled(tmp_path: Path) -> Path:
     with percola.open(tmp_path / "repo", [bank], durability="relaxed") as repository:
         for first in range(0, ROWS, 500):
-            with repository.transaction() as t:
-                for number in range(first, first + 500):
-                    t.set(bal, row(number), EACH)
+            put_all(repository, bal, {row(number): EACH for number in range(first, first + 500)})
     return tmp_path / "repo"
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from linked_crawl import html, load, words, work
 from pyspark.sql import SparkSession
 from revisit_crawl import A2, FIRST, RECORDS, SECOND, SITE, A, Fetched, texts, written
@@ -15,6 +14,7 @@ import percola
 from webindex import tables
 from webindex.batch.rebuild import rebuild
 from webindex.batch.verify import verify
+from webindex.cli.main import cli
 from webindex.load import job as pipeline
 from webindex.page.urls import page_row
 from webindex.workers.processes import open_repository
@@ -112,18 +112,6 @@ def test_a_long_page_is_cut_where_the_command_says_and_verify_knows(
         assert now.get(tables.fingerprint, page_row(long.url)) is not None
     verdict = verify(tmp_path / "repo", spark=spark, quiet=True)
     assert verdict.sentences() == [] and verdict.holds
-    told = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "webindex.cli.main",
-            "explain",
-            "--repo",
-            tmp_path / "repo",
-            long.url,
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert "Only its first 5,000 bytes were taken" in " ".join(told.stdout.split())
+    told = CliRunner().invoke(cli, ["explain", "--repo", str(tmp_path / "repo"), long.url])
+    assert told.exit_code == 0, told.output
+    assert "Only its first 5,000 bytes were taken" in " ".join(told.output.split())

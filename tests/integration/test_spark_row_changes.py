@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import pytest
 from catalogs import new_catalog
@@ -13,7 +15,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from spark_processes import kill_all, python_workers
-from stores import in_thread
+from stores import in_thread, put, put_all
 
 import percola
 from percola import DATE, INT64, JSON, Repository, Table
@@ -75,6 +77,17 @@ def rows(repository: Repository) -> Rows:
         return {one.key: (one.get(name), one.get(price)) for one in snapshot.scan(shop)}
 
 
+@contextmanager
+def blocking(repo: Repository, row: str, **options: Any) -> Iterator[JointTransaction]:
+    """A live job holds the price of a row during the block, and is to be aborted after that."""
+    job = JointTransaction(repo, "blocking", new_run(repo), ["products"], **options)
+    begun = job.attempt(0, 0)
+    assert begun is not None
+    begun.write([RowWrites("products", row.encode(), {price.key: b"0.0"})])
+    with begun.kept_alive():
+        yield job
+
+
 def notified(repository: Repository) -> list[str]:
     """The columns that observers have to look at, with their rows."""
     entries = walk_kind(repository.context.store, Kind.NOTIFY, "products")
@@ -118,8 +131,7 @@ def test_null_deletes_a_cell_and_a_map_replaces_a_family(sql: Sql, repo: Reposit
 
 
 def test_a_delete_removes_whole_rows_some_or_all(sql: Sql, repo: Repository) -> None:
-    with repo.transaction() as t:
-        t.set(labels["colour"], "p009", "black")
+    put(repo, labels["colour"], "p009", "black")
     sql("DELETE FROM $ WHERE price > 2.5")
     assert rows(repo) == {f"p00{n}": (f"name {n}", float(n)) for n in range(3)}
     sql("DELETE FROM $")
@@ -130,8 +142,7 @@ def test_a_delete_removes_whole_rows_some_or_all(sql: Sql, repo: Repository) -> 
 def test_truncate_removes_all_rows_at_one_commit_and_observers_see_it(
     sql: Sql, repo: Repository
 ) -> None:
-    with repo.transaction(notify=False) as t:
-        t.set(labels["colour"], "p011", "blue")
+    put(repo, labels["colour"], "p011", "blue", notify=False)
     sql("TRUNCATE TABLE $")
     assert rows(repo) == {}
     assert len(set(committed(repo).values())) == 1
@@ -148,11 +159,10 @@ def test_truncate_fails_in_a_sentence_and_leaves_all_rows(
     spark.conf.set(f"spark.sql.catalog.{catalog}.option.lockWaitSeconds", "0.2")
     with percola.open(repo.address, [JOBS]) as other:
         # Begun before, so the statement also waits for as long as the lock of a dead job lasts.
-        job = JointTransaction(other, "blocking", new_run(other), ["products"], ttl_seconds=2)
-        begun = job.attempt(0, 0)
-        assert begun is not None
-        begun.write([RowWrites("products", b"p005", {price.key: b"0.0"})])
-        with begun.kept_alive(), pytest.raises(PySparkException) as caught:
+        with (
+            blocking(other, "p005", ttl_seconds=2) as job,
+            pytest.raises(PySparkException) as caught,
+        ):
             spark.sql(f"TRUNCATE TABLE {catalog}.products")
         assert "products['p005'].price has been locked for " in str(caught.value)
         assert "Traceback" not in str(caught.value)
@@ -200,9 +210,7 @@ def test_a_row_key_may_change_to_one_that_is_free(sql: Sql, repo: Repository) ->
 
 def test_a_table_whose_rows_are_bytes_is_updated(spark: SparkSession, tmp_path: Path) -> None:
     with percola.open(tmp_path / "blobs", schema=[blobs]) as repo:
-        with repo.transaction() as t:
-            t.set(length, b"\0\1", 1)
-            t.set(length, b"\0\2", 2)
+        put_all(repo, length, {b"\0\1": 1, b"\0\2": 2})
         catalog = new_catalog(spark, repo.address)
         spark.sql(f"UPDATE {catalog}.blobs SET length = length + 5 WHERE row = X'0001'")
         spark.sql(f"DELETE FROM {catalog}.blobs WHERE row = X'0002'")
@@ -368,11 +376,7 @@ def merge_and_kill(
         merging = in_thread(lambda: spark.sql(MERGE.replace("$", f"{catalog}.products")))
         wait(lambda: merging.done() or reached.exists(), seconds=90, what="Spark's tasks")
         # Begun after the statement's snapshot, so that its reads do not wait for this lock.
-        blocking = JointTransaction(repo, "blocking", new_run(repo), ["products"])
-        begun = blocking.attempt(0, 0)
-        assert begun is not None
-        begun.write([RowWrites("products", b"p250", {price.key: b"0.0"})])
-        with begun.kept_alive():
+        with blocking(repo, "p250") as job:
             go.touch()
 
             def locked() -> bool:
@@ -382,7 +386,7 @@ def merge_and_kill(
             assert not merging.done(), str(merging.exception())
             assert kill_all(victims())
             assert committed(repo) == before, "something was visible before the commit"
-            assert blocking.abort()
+            assert job.abort()
         merging.result(180)
         assert rows(repo) == MERGED
         assert_sound(repo)
@@ -452,11 +456,7 @@ def test_a_task_that_waits_for_a_lock_ends_with_its_statement(
         fill(other, 300)
         updating = in_thread(lambda: spark.sql(update))
         wait_until(lambda: updating.done() or reached.exists(), seconds=60, what="the tasks")
-        blocking = JointTransaction(other, "blocking", new_run(other), ["products"])
-        begun = blocking.attempt(0, 0)
-        assert begun is not None
-        begun.write([RowWrites("products", b"p001", {price.key: b"0.0"})])
-        with begun.kept_alive():
+        with blocking(other, "p001") as job:
             go.touch()
             wait_until(lambda: updating.done() or late.exists(), seconds=60, what="row 250")
             # The writer has locked all other rows of its first chunk, of 8 MB.
@@ -468,7 +468,7 @@ def test_a_task_that_waits_for_a_lock_ends_with_its_statement(
                 fail.touch()
             wait_until(lambda: not running(), seconds=10, what="the end of the task")
             assert not updating.done() or locks(repo), "nobody holds the lock any more"
-        assert blocking.abort()
+        assert job.abort()
     with pytest.raises((PySparkException, Py4JJavaError)) as caught:
         updating.result(60)
     assert ("no such note" if how == "failed" else "cancelled") in str(caught.value)

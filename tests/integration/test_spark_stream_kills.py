@@ -15,13 +15,13 @@ from typing import Any
 import pandas as pd
 import pytest
 from children import Child, hear, say
-from feed_streams import Sink, expected, folder, repo, size, stream, title
+from feed_streams import Sink, expected, repo, size, stream, title
 from spark_processes import QUICK_EXECUTORS, children, kill_all
 
 from percola import Repository
 from percola.spark import spark_session
 
-__all__ = ["folder", "repo"]
+__all__ = ["repo"]
 
 Wait = Callable[..., object]
 

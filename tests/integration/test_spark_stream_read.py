@@ -15,7 +15,6 @@ from feed_streams import (
     Streams,
     docs,
     expected,
-    folder,
     links,
     odd_changed,
     odd_size,
@@ -27,12 +26,12 @@ from feed_streams import (
 )
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
-from stores import Gate, SeamStore, in_thread, stop_at
+from stores import Gate, SeamStore, in_thread, put_all, stop_at
 
 import percola
 from percola import Repository, feed
 
-__all__ = ["folder", "repo"]
+__all__ = ["repo"]
 
 Wait = Callable[..., object]
 
@@ -40,6 +39,16 @@ Wait = Callable[..., object]
 @pytest.fixture
 def streams(spark: SparkSession, repo: Repository, folder: Path, tmp_path: Path) -> Streams:
     return Streams(spark, folder, tmp_path)
+
+
+def rows_of(streams: Streams, schema: str = "", **options: str) -> list[Any]:
+    """All that a stream reads that has these columns, or the table's."""
+    got: list[Any] = []
+    reader = streams.spark.readStream.format("percola").options(**{"table": "docs", **options})
+    frame = (reader.schema(schema) if schema else reader).load(str(streams.folder))
+    writer = frame.writeStream.foreachBatch(lambda batch, _: got.extend(batch.collect()))
+    assert writer.trigger(availableNow=True).start().awaitTermination(100)
+    return got
 
 
 # --- What it reads ----------------------------------------------------------------------
@@ -96,9 +105,7 @@ def test_batches_keep_to_the_limit_and_a_timestamps_changes_are_never_cut(
     assert [len(batch) for batch in streams.sink.batches()] == [3, 3, 1]
     for number in range(4):
         put(repo, f"r{number}", number)
-    with repo.transaction() as t:
-        for number in range(5):
-            t.set(size, f"s{number}", number)
+    put_all(repo, size, {f"s{number}": number for number in range(5)})
     put(repo, "r0", 9)
     streams.run(maxRowsPerTrigger=3)
     assert [len(batch) for batch in streams.sink.batches()[3:]] == [3, 1, 5, 1]
@@ -129,21 +136,9 @@ def test_columns_may_be_chosen_by_an_option_or_a_schema(repo: Repository, stream
         t.set(links["x"], "a", "y")
         t.set(odd_changed, b"\xff", "table's own")
         t.set(odd_size, b"\xff", 0.5)
-    got: list[dict[str, Any]] = []
 
-    def run(table: str, schema: str | None = None, **options: str) -> list[dict[str, Any]]:
-        got.clear()
-        reader = streams.spark.readStream.format("percola").option("table", table)
-        for name, value in options.items():
-            reader = reader.option(name, value)
-        if schema is not None:
-            reader = reader.schema(schema)
-        frame = reader.load(str(streams.folder))
-        writer = frame.writeStream.foreachBatch(
-            lambda batch, _: got.extend(row.asDict() for row in batch.collect())
-        )
-        assert writer.trigger(availableNow=True).start().awaitTermination(100)
-        return list(got)
+    def run(table: str, schema: str = "", **options: str) -> list[dict[str, Any]]:
+        return [row.asDict() for row in rows_of(streams, schema, table=table, **options)]
 
     assert run("docs") == [{"row": "a", "title": "A", "size": None, "link": {"x": "y"}}]
     chosen = run("docs", columns="title,link:x", feedColumns="true")
@@ -158,16 +153,9 @@ def test_columns_may_be_chosen_by_an_option_or_a_schema(repo: Repository, stream
 
 
 def test_rows_come_with_what_they_were_before(repo: Repository, streams: Streams) -> None:
-    got: list[Any] = []
-
-    def run(schema: str | None = None, **options: str) -> list[Any]:
-        got.clear()
-        reader = streams.spark.readStream.format("percola").option("table", "docs")
-        reader = reader.options(startingTimestamp="earliest", beforeImages="true", **options)
-        frame = (reader if schema is None else reader.schema(schema)).load(str(streams.folder))
-        writer = frame.writeStream.foreachBatch(lambda batch, _: got.extend(batch.collect()))
-        assert writer.trigger(availableNow=True).start().awaitTermination(100)
-        return sorted(got, key=lambda row: row["commit_ts"])
+    def run(schema: str = "", **options: str) -> list[Any]:
+        options |= {"startingTimestamp": "earliest", "beforeImages": "true"}
+        return sorted(rows_of(streams, schema, **options), key=lambda row: row["commit_ts"])
 
     with repo.transaction() as t:
         t.set(title, "a", "A")
@@ -320,18 +308,19 @@ def test_a_stream_of_a_table_that_does_not_change_goes_on_with_its_repository(
 def test_a_table_without_a_feed_is_refused_where_the_frame_is_made(
     repo: Repository, spark: SparkSession, folder: Path
 ) -> None:
-    with pytest.raises(PySparkException) as caught:
-        stream(spark, folder, table="plain")
-    assert "The table 'plain' keeps no feed of its changes. Declare it as" in str(caught.value)
-    with pytest.raises(PySparkException) as caught:
-        stream(spark, folder, table="odd")
-    assert "Leave it out with the option columns." in str(caught.value)
+    for table, said in (
+        ("plain", "The table 'plain' keeps no feed of its changes. Declare it as"),
+        ("odd", "Leave it out with the option columns."),
+    ):
+        with pytest.raises(PySparkException) as caught:
+            stream(spark, folder, table=table)
+        assert said in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("options", "schema", "message"),
     [
-        ({"startingTimestamp": 10**9}, None, "There is no timestamp 1000000000 yet"),
+        ({"startingTimestamp": 10**9}, "", "There is no timestamp 1000000000 yet"),
         ({"table": "plain"}, "row string", "The table 'plain' keeps no feed"),
         ({}, "row string, commit_ts string", "'commit_ts' is bigint in a feed, not string."),
         ({}, "row string, changed string", "'changed' is array<string> in a feed, not string."),
@@ -340,20 +329,9 @@ def test_a_table_without_a_feed_is_refused_where_the_frame_is_made(
     ],
 )
 def test_what_cannot_be_read_is_told_in_a_sentence(
-    repo: Repository, streams: Streams, options: dict[str, Any], schema: str | None, message: str
+    repo: Repository, streams: Streams, options: dict[str, Any], schema: str, message: str
 ) -> None:
     put(repo, "a", 1)
-    reader = streams.spark.readStream.format("percola").option("table", "docs")
-    for name, value in options.items():
-        reader = reader.option(name, value)
-    if schema is not None:
-        reader = reader.schema(schema)
-
-    def run() -> None:
-        frame = reader.load(str(streams.folder))
-        query = frame.writeStream.format("noop").trigger(availableNow=True).start()
-        query.awaitTermination(100)
-
     with pytest.raises(PySparkException) as caught:
-        run()
+        rows_of(streams, schema, **options)
     assert message in str(caught.value)

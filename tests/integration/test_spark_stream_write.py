@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 from children import Child, wait_in_child
 from pyspark.errors import StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import udf
+from pyspark.sql.streaming import StreamingQuery
 from spark_processes import children, cmdline, kill_all, python_workers
 from spark_writes import (
     ROWS,
@@ -41,6 +42,7 @@ from percola.transactions.jobs import JOBS
 from percola.transactions.jobs.job_row import STATE
 
 Wait = Callable[..., object]
+COLUMNS = "row string, title string, size bigint"
 
 
 @pytest.fixture
@@ -71,23 +73,19 @@ def put_file(work: Path, name: str, start: int, rows: int) -> None:
     (work / name).rename(work / "in" / f"{name}.json")
 
 
+def written(rows: DataFrame, folder: Path, work: Path, **options: str) -> StreamingQuery:
+    """A query that writes a stream's rows into the table until there are none."""
+    writer = rows.writeStream.format("percola").options(table="docs", **options)
+    writer = writer.option("checkpointLocation", str(work / "checkpoint"))
+    return writer.trigger(availableNow=True).start(str(folder))
+
+
 def drain(spark: Any, folder: Path, work: Path, partitions: int = 2) -> None:
     """Write all files that have not been written, a batch for each."""
     in_session(spark)
     spark.dataSource.register(PercolaDataSource)
-    rows = (
-        spark.readStream.schema("row string, title string, size bigint")
-        .option("maxFilesPerTrigger", 1)
-        .json(str(work / "in"))
-    )
-    query = (
-        rows.repartition(partitions)
-        .writeStream.format("percola")
-        .option("table", "docs")
-        .option("checkpointLocation", str(work / "checkpoint"))
-        .trigger(availableNow=True)
-        .start(str(folder))
-    )
+    files = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1)
+    query = written(files.json(str(work / "in")).repartition(partitions), folder, work)
     try:
         query.awaitTermination()
     finally:
@@ -142,18 +140,9 @@ def test_a_batch_that_fails_leaves_nothing_and_is_written_after_a_restart(
 
 
 def force(spark: Any, folder: Path, work: Path) -> None:
-    rows = spark.readStream.schema("row string, title string, size bigint").json(str(work / "in"))
-    query = (
-        rows.writeStream.format("percola")
-        .option("table", "docs")
-        .option("lockWaitSeconds", "1")
-        # Of a batch that fails Spark may end the other tasks' processes before these clean up.
-        .option("ttlSeconds", "10")
-        .option("checkpointLocation", str(work / "checkpoint"))
-        .trigger(availableNow=True)
-        .start(str(folder))
-    )
-    query.awaitTermination()
+    rows = spark.readStream.schema(COLUMNS).json(str(work / "in"))
+    # Of a batch that fails Spark may end the other tasks' processes before these clean up.
+    written(rows, folder, work, lockWaitSeconds="1", ttlSeconds="10").awaitTermination()
 
 
 def test_python_workers_that_are_killed_in_a_batch_lose_and_double_nothing(
@@ -242,15 +231,8 @@ def test_a_batch_that_cannot_be_committed_is_told_in_a_sentence(
     in_session(spark)
     spark.dataSource.register(PercolaDataSource)
     rows = spark.readStream.schema("row string, size bigint").json(str(work / "in"))
-    query = (
-        rows.repartition(2)
-        .withColumn("title", udf(gate, "string")("row"))
-        .writeStream.format("percola")
-        .option("table", "docs")
-        .option("checkpointLocation", str(work / "checkpoint"))
-        .trigger(availableNow=True)
-        .start(str(folder))
-    )
+    rows = rows.repartition(2).withColumn("title", udf(gate, "string")("row"))
+    query = written(rows, folder, work)
 
     def claims() -> list[tuple[int, Cell]]:
         """The start_ts and the primary of partitions that are done."""

@@ -31,7 +31,7 @@ from spark_writes import (
 from stores import in_thread
 
 import percola
-from percola import Repository, Transaction, Worker, observer
+from percola import Repository, Worker, observer
 from percola.maintenance.check import check
 from percola.spark.source import PercolaDataSource
 from percola.transactions.jobs import JOBS
@@ -85,9 +85,7 @@ def test_values_of_every_type_are_written_and_observers_see_them(
     save(frame, folder, atomicity)
     seen: list[str] = []
 
-    @observer(title)
-    def watch(t: Transaction, row: str) -> None:
-        seen.append(row)
+    watch = observer(title, name="watch")(lambda t, row: seen.append(row))
 
     Worker(repo, [watch], threads=1).run_until_idle()
     assert sorted(seen) == ["a", "c"]

@@ -34,6 +34,12 @@ def relay(emulator: Emulator) -> Iterator[Relay]:
 
 
 @pytest.fixture
+def relayed(emulator: Emulator, relay: Relay) -> BigtableStore:
+    """A store with a table `t`, whose answers the relay may cut."""
+    return emulator.store(address=relay.address, tables=["t"])
+
+
+@pytest.fixture
 def mortal() -> Iterator[Emulator]:
     """An emulator of the test's own, to be killed."""
     with Emulator() as running:
@@ -48,65 +54,53 @@ def locks(store: Store) -> list[int]:
 
 
 def test_a_lost_reply_is_an_unknown_outcome_and_reading_settles_it(
-    emulator: Emulator, relay: Relay
+    relayed: BigtableStore, relay: Relay
 ) -> None:
-    with_relay = emulator.store(address=relay.address, tables=["t"])
-    assert locks(with_relay) == []
+    assert locks(relayed) == []
     relay.cut_answer()
     with pytest.raises(OutcomeUnknownError, match="may or may not"):
-        with_relay.mutate([LOCK_IT])
+        relayed.mutate([LOCK_IT])
     assert relay.cut == 1
-    assert locks(with_relay) == [5]
-    assert with_relay.mutate([LOCK_IT]) == [False]
-
-
-def test_a_conditional_mutation_is_sent_once(emulator: Emulator, relay: Relay) -> None:
-    store = emulator.store(address=relay.address, tables=["t"])
-    relay.cut_answer()
-    with pytest.raises(OutcomeUnknownError):
-        store.mutate([LOCK_IT])
-    assert relay.cut == 1
-    assert store.statistics()["CheckAndMutateRow"] == 1
+    assert relayed.statistics()["CheckAndMutateRow"] == 1, "it is sent once"
+    assert locks(relayed) == [5]
+    assert relayed.mutate([LOCK_IT]) == [False]
 
 
 def test_a_lost_reply_for_one_row_of_a_batch_leaves_every_row_whole(
-    emulator: Emulator, relay: Relay
+    relayed: BigtableStore, relay: Relay
 ) -> None:
-    store = emulator.store(address=relay.address, tables=["t"])
     both = [lock(b"a", 5), lock(b"b", 5)]
     absent = [Condition(False, Kind.LOCK, b"a", 0, MAX_TS)]
     batch = [RowMutation("t", b"%04d" % i, absent, both) for i in range(300)]
     relay.cut_answer(3)
     with pytest.raises(OutcomeUnknownError):
-        store.mutate(batch)
+        relayed.mutate(batch)
     assert relay.cut == 1
-    found = list(walk_kind(store, Kind.LOCK, "t"))
+    found = list(walk_kind(relayed, Kind.LOCK, "t"))
     rows = {cell.row for cell, _, _ in found}
     assert len(found) == 2 * len(rows) > 0
 
 
 def test_a_lost_reply_of_rows_without_conditions_is_an_unknown_outcome(
-    emulator: Emulator, relay: Relay
+    relayed: BigtableStore, relay: Relay
 ) -> None:
-    store = emulator.store(address=relay.address, tables=["t"])
     batch = [RowMutation("t", b"%04d" % i, (), [lock(COLUMN, 5)]) for i in range(50)]
     relay.cut_answer()
     with pytest.raises(OutcomeUnknownError):
-        store.mutate(batch)
+        relayed.mutate(batch)
     assert relay.cut == 1
 
 
 @pytest.mark.parametrize("after", [0, 1, 2, 5, 9])
 def test_a_scan_whose_stream_breaks_finds_every_row_once(
-    emulator: Emulator, relay: Relay, after: int
+    relayed: BigtableStore, relay: Relay, after: int
 ) -> None:
-    store = emulator.store(address=relay.address, tables=["t"])
     rows = [b"%04d" % i for i in range(400)]
     value = bytes(3000)
-    store.mutate([RowMutation("t", row, (), written(COLUMN, 5, value)) for row in rows])
-    store.read([CELL], 9)
+    relayed.mutate([RowMutation("t", row, (), written(COLUMN, 5, value)) for row in rows])
+    relayed.read([CELL], 9)
     relay.cut_answer(after)
-    cells, following = store.scan("t", b"", b"", 9, limit=10_000)
+    cells, following = relayed.scan("t", b"", b"", 9, limit=10_000)
     assert relay.cut == 1
     assert [cell.row for cell, _ in cells] == rows
     assert {state for _, state in cells} == {(None, 5, value)}
@@ -115,15 +109,14 @@ def test_a_scan_whose_stream_breaks_finds_every_row_once(
 
 @pytest.mark.parametrize("after", [0, 1, 3])
 def test_many_cells_are_read_whole_though_the_stream_breaks(
-    emulator: Emulator, relay: Relay, after: int
+    relayed: BigtableStore, relay: Relay, after: int
 ) -> None:
-    store = emulator.store(address=relay.address, tables=["t"])
     rows = [b"%04d" % i for i in range(600)]
     # Long enough for an answer in many pieces.
-    store.mutate([RowMutation("t", row, (), written(COLUMN, 5, row * 500)) for row in rows])
-    store.read([CELL], 9)
+    relayed.mutate([RowMutation("t", row, (), written(COLUMN, 5, row * 500)) for row in rows])
+    relayed.read([CELL], 9)
     relay.cut_answer(after)
-    states = store.read([Cell("t", row, COLUMN) for row in rows], 9)
+    states = relayed.read([Cell("t", row, COLUMN) for row in rows], 9)
     assert relay.cut == 1
     assert [state[2] for state in states] == [row * 500 for row in rows]
 

@@ -13,7 +13,7 @@ import pytest
 from hbase import LATE, HBase, failing, mortal, region_servers, repository, send_through
 from hbase_admin import Admin
 from row_locks import ABSENT, CELL, COLUMN, LOCK_IT, lock_all
-from stores import DEADLINE, in_thread
+from stores import DEADLINE, in_thread, put_all
 
 from percola import Table, Transaction
 from percola.cells import MAX_TS, Cell, Kind
@@ -52,8 +52,7 @@ def locks(store: Store) -> list[int]:
 def test_a_region_that_splits_amid_batches_costs_no_row_and_no_unknown_outcome(
     hbase: HBase, wait_until: WaitUntil
 ) -> None:
-    store = hbase.store()
-    store.create_tables(["t"])
+    store = hbase.store(tables=["t"])
     assert all(lock_all(store, b"0/", 500))
     admin, stop = Admin(store), threading.Event()
     rounds: list[bool] = []
@@ -91,8 +90,7 @@ def _scan(store: Store) -> list[tuple[Cell, object]]:
 def test_regions_that_move_between_servers_cost_no_row_and_no_unknown_outcome(
     mortal: HBase, wait_until: WaitUntil
 ) -> None:
-    store = mortal.store()
-    store.create_tables(["t"])
+    store = mortal.store(tables=["t"])
     admin, stop = Admin(store), threading.Event()
     rounds: list[bool] = []
 
@@ -106,8 +104,7 @@ def test_regions_that_move_between_servers_cost_no_row_and_no_unknown_outcome(
         before = len(rounds)
         wait_until(lambda before=before: len(rounds) > before or working.done())
         [(region, server)] = admin.regions("t")
-        other, *_ = [one for one in admin.servers() if one != server]
-        admin.move(region, other)
+        other = move_away(admin, region, server)
         moves += admin.regions("t") == [(region, other)]
     before = len(rounds)
     wait_until(lambda: len(rounds) > before or working.done())
@@ -116,6 +113,13 @@ def test_regions_that_move_between_servers_cost_no_row_and_no_unknown_outcome(
     assert moves == 3
     assert all(rounds)
     assert len(_scan(store)) == 100 * len(rounds)
+
+
+def move_away(admin: Admin, region: str, server: str) -> str:
+    """Move a region to another server than that which has it: to which."""
+    other, *_ = [one for one in admin.servers() if one != server]
+    admin.move(region, other)
+    return other
 
 
 def before_the_next_write(store: HBaseStore, act: Callable[[], None]) -> None:
@@ -139,15 +143,13 @@ def before_the_next_write(store: HBaseStore, act: Callable[[], None]) -> None:
 
 
 def test_a_region_that_has_moved_costs_a_single_row_no_unknown_outcome(mortal: HBase) -> None:
-    store = mortal.store()
-    store.create_tables(["t"])
+    store = mortal.store(tables=["t"])
     # With a connection of its own: that of the store goes on to believe what it knew.
     admin = Admin(mortal.store(store.place.namespace))
 
     def move() -> None:
         [(region, server)] = admin.regions("t")
-        other, *_ = [one for one in admin.servers() if one != server]
-        admin.move(region, other)
+        other = move_away(admin, region, server)
         assert admin.regions("t") == [(region, other)]
 
     sent = store.statistics().get("mutate", 0)
@@ -164,8 +166,7 @@ def test_a_region_that_has_moved_costs_a_single_row_no_unknown_outcome(mortal: H
 def test_regions_that_split_and_move_just_before_a_batch_is_written_cost_no_row(
     mortal: HBase, wait_until: WaitUntil
 ) -> None:
-    store = mortal.store(cuts=[b"1"])
-    store.create_tables(["t"])
+    store = mortal.store(cuts=[b"1"], tables=["t"])
     admin = Admin(mortal.store(store.place.namespace))
     rows = [b"%d|%03d" % (i % 2, i) for i in range(200)]
     assert all(store.mutate([RowMutation("t", row, [ABSENT], [lock(b"d", 5)]) for row in rows]))
@@ -176,8 +177,7 @@ def test_regions_that_split_and_move_just_before_a_batch_is_written_cost_no_row(
         admin.split("t", b"0|100")
         wait_until(lambda: len(admin.regions("t")) == 3, seconds=60)
         *_, (region, server) = admin.regions("t")
-        other, *_ = [one for one in admin.servers() if one != server]
-        admin.move(region, other)
+        other = move_away(admin, region, server)
         assert admin.regions("t")[-1] == (region, other)
 
     sent = store.statistics()["mutate"]
@@ -203,8 +203,7 @@ def server_of(mortal: HBase, store: HBaseStore, table: str = "t") -> str:
 
 
 def test_a_server_that_hangs_costs_a_write_its_deadline_and_no_more(mortal: HBase) -> None:
-    store = mortal.store(request_seconds=1.0, timeout_seconds=2.0)
-    store.create_tables(["t"])
+    store = mortal.store(request_seconds=1.0, timeout_seconds=2.0, tables=["t"])
     # So that it knows where the row is: one who has to ask for that first has sent nothing.
     assert store.mutate([RowMutation("t", b"q", [ABSENT], [lock(COLUMN, 5)])]) == [True]
     server = mortal.cluster.process(server_of(mortal, store))
@@ -231,8 +230,7 @@ def test_a_server_that_hangs_costs_a_write_its_deadline_and_no_more(mortal: HBas
 def test_a_server_killed_amid_batches_leaves_every_row_whole_and_its_regions_come_back(
     mortal: HBase, wait_until: WaitUntil
 ) -> None:
-    store = mortal.store(timeout_seconds=200)
-    store.create_tables(["t"])
+    store = mortal.store(timeout_seconds=200, tables=["t"])
     both = [lock(b"a", 5), lock(b"b", 5)]
     absent = [Condition(False, Kind.LOCK, b"a", 0, MAX_TS)]
     applied: list[bytes] = []
@@ -305,14 +303,11 @@ def test_a_server_killed_before_the_commit_point_loses_the_primarys_locks_and_no
     with pytest.raises(RolledBackError):
         t.commit()
     assert seen == [[t.start_ts, t.start_ts], []]
-    with repo.transaction() as reader:
-        found = [reader.get(balance, "a"), reader.get(note, "a"), reader.get(balance, "c")]
-    assert found == [old, "old", old]
+    cells_read = [(balance, "a"), (note, "a"), (balance, "c")]
+    assert repo.snapshot().get_many(cells_read) == [old, "old", old]
     assert list(walk_kind(store, Kind.LOCK, "accounts")) == []
     write(new).commit()
-    with repo.transaction() as reader:
-        found = [reader.get(balance, "a"), reader.get(note, "a"), reader.get(balance, "c")]
-    assert found == [new, "new", new]
+    assert repo.snapshot().get_many(cells_read) == [new, "new", new]
     mortal.cluster.process(name).start()
     mortal.cluster.await_ready()
 
@@ -402,9 +397,7 @@ def test_a_bank_is_whole_while_regions_move_and_split_a_server_is_killed_and_rep
 ) -> None:
     store = mortal.store(cuts=[b"a08", b"a16"], timeout_seconds=200)
     repo, recorder = repository(store, [accounts]), Recorder("bank")
-    with recorder.transaction(repo) as t:
-        for number in range(ACCOUNTS):
-            t.set(balance, row_of(number), f"{EACH} at first")
+    put_all(recorder, balance, {row_of(number): f"{EACH} at first" for number in range(ACCOUNTS)})
     admin = Admin(mortal.store(store.place.namespace, timeout_seconds=200))
     losses, stop = Losses(store), threading.Event()
     done: list[str] = []
@@ -435,8 +428,7 @@ def test_a_bank_is_whole_while_regions_move_and_split_a_server_is_killed_and_rep
 
     await_more()
     for region, server in admin.regions("accounts"):
-        other, *_ = [one for one in admin.servers() if one != server]
-        admin.move(region, other)
+        move_away(admin, region, server)
         await_more()
     admin.flush("accounts")
     admin.split("accounts", b"a12")

@@ -14,6 +14,7 @@ from children import Child
 from commands import is_error, run
 from hbase import repository
 from kerberos import SERVER, STRANGER, USER, KerberosHBase, require_kdc
+from stores import put
 
 from percola import Table
 from percola.errors import StoreError
@@ -45,8 +46,7 @@ def keep(pipe: Connection, variables: Mapping[str, str], place: Place) -> str | 
     os.environ.update(variables)
     row = str(os.getpid())  # Timestamps begin anew in each process.
     with repository(HBaseStore(place), [docs]) as repo:
-        with repo.transaction() as t:
-            t.set(title, row, "kept")
+        put(repo, title, row, "kept")
         return repo.snapshot().get(title, row)
 
 

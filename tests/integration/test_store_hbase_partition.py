@@ -28,12 +28,6 @@ TIMEOUT = 4.0
 NEAR, FAR = "c1", "c2"
 
 
-@pytest.fixture
-def stack() -> Iterator[ExitStack]:
-    with ExitStack() as held:
-        yield held
-
-
 @pytest.fixture(scope="module")
 def network(token: None) -> Iterator[Network]:
     require_namespaces()

@@ -127,8 +127,7 @@ def test_a_table_without_the_coprocessor_is_refused_and_writes_nothing(hbase: HB
 
 
 def test_servers_that_forbid_coprocessors_are_refused_with_what_to_allow(hbase: HBase) -> None:
-    before = hbase.store()
-    before.create_tables(["t"])
+    before = hbase.store(tables=["t"])
     for table in (SHARED_TABLE, "t"):
         # As `hbase.coprocessor.user.enabled` in hbase-site.xml does for all tables.
         alter(before, table, lambda one: one.setValue("hbase.coprocessor.user.enabled", "false"))
@@ -141,8 +140,7 @@ def test_servers_that_forbid_coprocessors_are_refused_with_what_to_allow(hbase: 
 
 @pytest.mark.parametrize("table", [pytest.param(SHARED_TABLE, marks=pytest.mark.long), "t"])
 def test_tables_written_without_coprocessors_are_refused(hbase: HBase, table: str) -> None:
-    before = hbase.store()
-    before.create_tables(["t"])
+    before = hbase.store(tables=["t"])
     family = java_class(CLIENT + "ColumnFamilyDescriptorBuilder").of("s")
     alter(before, table, lambda one: one.removeCoprocessor(ENDPOINT).setColumnFamily(family))
     with pytest.raises(StoreError, match="no longer supported: go on with the version"):
@@ -150,8 +148,7 @@ def test_tables_written_without_coprocessors_are_refused(hbase: HBase, table: st
 
 
 def test_a_table_that_may_lose_what_was_committed_is_refused(hbase: HBase) -> None:
-    store = hbase.store()
-    store.create_tables([])
+    store = hbase.store(tables=[])
     durability = java_class(CLIENT + "Durability").ASYNC_WAL
     make_table(store, setDurability=durability)
     with pytest.raises(StoreError, match="DURABILITY ASYNC_WAL"):
@@ -175,8 +172,7 @@ def test_a_table_that_may_lose_what_was_committed_is_refused(hbase: HBase) -> No
 def test_a_family_that_drops_or_hides_entries_is_refused(
     hbase: HBase, family: str, setter: str, value: object, words: str
 ) -> None:
-    store = hbase.store()
-    store.create_tables(["t"])
+    store = hbase.store(tables=["t"])
     Admin(store).alter("t", family, **{setter: value})
     with pytest.raises(StoreError, match=f"'{family}'.*{words}"):
         hbase.store(store.place.namespace).create_tables(["t"])
@@ -184,8 +180,7 @@ def test_a_family_that_drops_or_hides_entries_is_refused(
 
 @pytest.mark.long
 def test_a_table_with_bloom_filters_by_column_is_refused(hbase: HBase) -> None:
-    store = hbase.store()
-    store.create_tables(["t"])
+    store = hbase.store(tables=["t"])
     bloom = java_class("org.apache.hadoop.hbase.regionserver.BloomType").ROWCOL
     Admin(store).alter("t", "w", setBloomFilterType=bloom)
     words = r"ROWCOL.*alter '.*t', \{NAME => 'w', BLOOMFILTER => 'ROW'\}; and then: major_compact"
@@ -194,8 +189,7 @@ def test_a_table_with_bloom_filters_by_column_is_refused(hbase: HBase) -> None:
 
 
 def test_the_files_of_a_table_have_an_index_of_rows_in_each_block(hbase: HBase) -> None:
-    store = hbase.store()
-    store.create_tables(["t"])
+    store = hbase.store(tables=["t"])
     admin = Admin(store)
     encodings = {one: str(admin.family("t", one).getDataBlockEncoding()) for one in "dlwnfc"}
     assert encodings == dict.fromkeys("dlwnfc", "ROW_INDEX_V1")
@@ -203,8 +197,7 @@ def test_the_files_of_a_table_have_an_index_of_rows_in_each_block(hbase: HBase) 
 
 @pytest.mark.long
 def test_reads_of_many_columns_from_several_files_end_and_are_right(hbase: HBase) -> None:
-    store = hbase.store(timeout_seconds=20)
-    store.create_tables(["t"])
+    store = hbase.store(timeout_seconds=20, tables=["t"])
     admin = Admin(store)
     columns = [b"c%d" % i for i in range(12)]
     rows = [b"r%d" % i for i in range(4)]
@@ -227,8 +220,7 @@ def test_reads_of_many_columns_from_several_files_end_and_are_right(hbase: HBase
 
 
 def test_a_table_that_is_deleted_under_our_hands_is_unknown(hbase: HBase) -> None:
-    store = hbase.store(timeout_seconds=5)
-    store.create_tables(["t"])
+    store = hbase.store(timeout_seconds=5, tables=["t"])
     assert store.mutate([RowMutation("t", b"r", [ABSENT], [lock(b"c", 5)])]) == [True]
     calls = store._calls
     admin = calls.client().connection.getAdmin()
@@ -243,8 +235,7 @@ def test_a_table_that_is_deleted_under_our_hands_is_unknown(hbase: HBase) -> Non
 
 
 def test_a_timestamp_that_does_not_fit_is_refused_with_nothing_written(hbase: HBase) -> None:
-    store = hbase.store()
-    store.create_tables(["t"])
+    store = hbase.store(tables=["t"])
     batch = [
         RowMutation("t", b"a", (), [lock(b"c", 5)]),
         RowMutation("t", b"b", (), [lock(b"c", 2**63 - 1)]),

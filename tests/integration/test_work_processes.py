@@ -12,13 +12,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fleets import is_alive
 from from_scratch import again, check, recrawl, sample
-from spark_processes import kill_all
+from spark_processes import children, kill_all, terminal
+from stores import put
 
 from percola import Repository
 from webindex import tables
@@ -65,39 +67,9 @@ def parsed(repo: Repository) -> int:
     return sum(1 for _ in repo.snapshot().scan(tables.pages, columns=[tables.fingerprint]))
 
 
-@contextmanager
-def started(module: str, *arguments: object, **more: str) -> Iterator[subprocess.Popen[str]]:
-    """A command in a session of its own, as a terminal starts it; ended for certain."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", module, *map(str, arguments)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "100"} | more,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    with process:
-        try:
-            yield process
-        finally:
-            left = children(process.pid)
-            process.kill()
-            kill_all(left)
-
-
-def children(pid: int) -> list[int]:
-    try:
-        return [int(one) for one in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
+def webindex(*words: object) -> AbstractContextManager[subprocess.Popen[str]]:
+    """The command in a session of its own."""
+    return terminal("-m", "webindex.cli.main", *words)
 
 
 # --- Killed -------------------------------------------------------------------------------
@@ -138,7 +110,7 @@ def test_two_percola_workers_of_which_one_is_killed_leave_nothing_undone(
 ) -> None:
     captures = sample()
     worker = ("percola.cli", "--repo", repo.address, "--json", "worker", "webindex.main:observers")
-    with started(*worker) as victim, started(*worker) as survivor:
+    with terminal("-m", *worker) as victim, terminal("-m", *worker) as survivor:
         for one in (victim, survivor):
             assert one.stdout is not None
             told = json.loads(one.stdout.readline())
@@ -152,7 +124,7 @@ def test_two_percola_workers_of_which_one_is_killed_leave_nothing_undone(
         survivor.terminate()
         assert survivor.wait(SECONDS) == 0
     work_off = ("work", "--repo", repo.address, "--processes", 2, "--until-idle", "--json")
-    with started("webindex.cli.main", *work_off) as work:
+    with webindex(*work_off) as work:
         out, err = work.communicate(timeout=SECONDS)
     assert (work.returncode, err) == (0, "")
     summary = json.loads(out)
@@ -164,7 +136,9 @@ def test_workers_end_when_their_supervisor_is_killed(
     repo: Repository, index: TantivyIndex, wait_until: Wait
 ) -> None:
     load(repo, sample()[:40])
-    with started("webindex.cli.main", "work", "--repo", repo.address, "--processes", 2) as work:
+    with terminal(
+        "-m", "webindex.cli.main", "work", "--repo", repo.address, "--processes", 2
+    ) as work:
         wait_until(lambda: documents(repo) > 0, seconds=SECONDS, what="the first document")
         workers = children(work.pid)
         assert len(workers) == 2 and all(map(is_alive, workers))
@@ -187,7 +161,9 @@ def test_a_signal_ends_work_cleanly_and_leaves_no_child(
     repo: Repository, index: TantivyIndex, wait_until: Wait, how: signal.Signals
 ) -> None:
     load(repo, sample()[:20])
-    with started("webindex.cli.main", "work", "--repo", repo.address, "--processes", 2) as work:
+    with terminal(
+        "-m", "webindex.cli.main", "work", "--repo", repo.address, "--processes", 2
+    ) as work:
         wait_until(
             lambda: index.count() > 0 and not repo.pending(), seconds=SECONDS, what="the work"
         )
@@ -214,7 +190,9 @@ def test_a_signal_ends_work_cleanly_and_leaves_no_child(
 def test_ctrl_c_while_the_workers_start_ends_without_a_word(
     repo: Repository, wait_until: Wait
 ) -> None:
-    with started("webindex.cli.main", "work", "--repo", repo.address, "--processes", 2) as work:
+    with terminal(
+        "-m", "webindex.cli.main", "work", "--repo", repo.address, "--processes", 2
+    ) as work:
         # Python is at their imports then, where a Ctrl-C would end them with a traceback.
         wait_until(
             lambda: (
@@ -288,17 +266,8 @@ def test_copies_of_one_page_loaded_by_four_processes_at_once_end_in_one_cluster(
 def tasks(work: subprocess.Popen[str]) -> list[int]:
     """The processes of the tasks of `webindex work`: children of its JVM's daemon."""
     jvms = [one for one in children(work.pid) if is_alive(one)]
-    daemons = [one for jvm in jvms for one in forked(jvm)]
-    return [one for daemon in daemons for one in forked(daemon) if is_alive(one)]
-
-
-def forked(pid: int) -> list[int]:
-    """As `children`, of all of a process's threads: a JVM starts processes from any."""
-    found = []
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):
-            found += [int(one) for one in path.read_text().split()]
-    return found
+    daemons = [one for jvm in jvms for one in children(jvm)]
+    return [one for daemon in daemons for one in children(daemon) if is_alive(one)]
 
 
 @pytest.mark.long
@@ -307,7 +276,9 @@ def test_work_on_spark_follows_what_comes_and_a_killed_task_loses_nothing(
 ) -> None:
     captures = sample()
     load(repo, captures[:120])
-    with started("webindex.cli.main", "work", "--repo", repo.address, "--workers", 2) as work:
+    with terminal(
+        "-m", "webindex.cli.main", "work", "--repo", repo.address, "--workers", 2
+    ) as work:
         wait_until(lambda: parsed(repo) > 10, seconds=SECONDS, what="the first pages to be parsed")
         victim, *_ = tasks(work)
         os.kill(victim, signal.SIGKILL)
@@ -334,7 +305,7 @@ def test_work_on_spark_ends_when_everything_is_worked_off(
 ) -> None:
     load(repo, sample())
     work_off = ("work", "--repo", repo.address, "--workers", 2, "--until-idle", "--json")
-    with started("webindex.cli.main", *work_off) as work:
+    with webindex(*work_off) as work:
         out, err = work.communicate(timeout=SECONDS)
     assert (work.returncode, err) == (0, "")
     summary = json.loads(out)
@@ -347,10 +318,9 @@ def test_work_on_spark_ends_with_status_3_if_something_was_dead_lettered(
     repo: Repository, java_home: Path
 ) -> None:
     load(repo, recrawl())
-    with repo.transaction() as t:
-        t.set(tables.body, page_row(CHANGED_URL), b"this was never compressed")
+    put(repo, tables.body, page_row(CHANGED_URL), b"this was never compressed")
     work = ("work", "--repo", repo.address, "--workers", 1, "--until-idle", "--json")
-    with started("webindex.cli.main", *work) as working:
+    with webindex(*work) as working:
         out, err = working.communicate(timeout=SECONDS)
     assert (working.returncode, json.loads(out)["dead_lettered"]) == (3, 1)
     assert "parse failed on pages[" in err and "attempt 5 of 5" in err
@@ -358,7 +328,8 @@ def test_work_on_spark_ends_with_status_3_if_something_was_dead_lettered(
 
 
 def test_where_nothing_is_to_do_spark_is_not_even_started(repo: Repository) -> None:
-    with started(
+    with terminal(
+        "-m",
         "webindex.cli.main",
         *("work", "--repo", repo.address, "--until-idle", "--json"),
         PATH="/nowhere",
@@ -371,8 +342,8 @@ def test_where_nothing_is_to_do_spark_is_not_even_started(repo: Repository) -> N
 
 def test_without_java_work_says_how_to_do_without_spark(repo: Repository) -> None:
     load(repo, sample()[:2])
-    with started(
-        "webindex.cli.main", "work", "--repo", repo.address, PATH="/nowhere", JAVA_HOME=""
+    with terminal(
+        "-m", "webindex.cli.main", "work", "--repo", repo.address, PATH="/nowhere", JAVA_HOME=""
     ) as work:
         _, err = work.communicate(timeout=SECONDS)
     assert work.returncode == 1 and err.count("\n") == 1
@@ -384,7 +355,9 @@ def test_tasks_end_when_their_driver_is_killed(
     repo: Repository, index: TantivyIndex, wait_until: Wait, java_home: Path
 ) -> None:
     load(repo, sample()[:40])
-    with started("webindex.cli.main", "work", "--repo", repo.address, "--workers", 2) as work:
+    with terminal(
+        "-m", "webindex.cli.main", "work", "--repo", repo.address, "--workers", 2
+    ) as work:
         wait_until(lambda: documents(repo) > 0, seconds=SECONDS, what="the first document")
         at_work = [*children(work.pid), *tasks(work)]
         assert len(at_work) == 3
@@ -402,7 +375,9 @@ def test_a_signal_while_spark_starts_ends_work_without_a_word(
     repo: Repository, wait_until: Wait, java_home: Path, how: signal.Signals
 ) -> None:
     load(repo, sample()[:2])
-    with started("webindex.cli.main", "work", "--repo", repo.address, "--workers", 2) as work:
+    with terminal(
+        "-m", "webindex.cli.main", "work", "--repo", repo.address, "--workers", 2
+    ) as work:
         [jvm] = wait_until(lambda: children(work.pid), what="the JVM to start")
         os.kill(work.pid, how)
         _, err = work.communicate(timeout=SECONDS)

@@ -100,11 +100,8 @@ def put(repo: Repository, row: str, number: int, *, two_phase: bool = False) -> 
 
 
 def stream(spark: SparkSession, folder: Path, **options: Any) -> DataFrame:
-    reader = spark.readStream.format("percola").option("table", "docs")
-    reader = reader.option("feedColumns", "true")
-    for name, value in options.items():
-        reader = reader.option(name, value)
-    return reader.load(str(folder))
+    options = {"table": "docs", "feedColumns": "true", **options}
+    return spark.readStream.format("percola").options(**options).load(str(folder))
 
 
 class Streams:
@@ -134,12 +131,6 @@ class Streams:
 
 
 # --- Fixtures ---------------------------------------------------------------------------
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Where the repository is."""
-    return tmp_path / "repo"
 
 
 @pytest.fixture

@@ -99,15 +99,24 @@ class HBase:
         return Place(self.cluster.quorum, namespace)
 
     def store(
-        self, namespace: str = "", *, cuts: Sequence[bytes] = (), **options: Any
+        self,
+        namespace: str = "",
+        *,
+        cuts: Sequence[bytes] = (),
+        tables: Iterable[str] = (),
+        **options: Any,
     ) -> HBaseStore:
         """A store in the namespace of this name; without a name in one of its own.
 
         Args:
             cuts: the rows at which each table that it makes is cut into regions.
+            tables: those that it is to make.
         """
         place = self.place(namespace)
-        return CutStore(place, cuts, **options) if cuts else HBaseStore(place, **options)
+        store = CutStore(place, cuts, **options) if cuts else HBaseStore(place, **options)
+        if tables:
+            store.create_tables(tables)
+        return store
 
 
 class CutStore(HBaseStore):

@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -58,6 +58,35 @@ def executors(spark: SparkSession) -> list[int]:
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     return [pid for pid in children(gateway.proc.pid) if "ExecutorBackend" in cmdline(pid)]
+
+
+@contextmanager
+def terminal(
+    *arguments: object, through: Sequence[str] = (), **more: str
+) -> Iterator[subprocess.Popen[str]]:
+    """Python in a session of its own, as a terminal starts it; it and its children end for certain.
+
+    Args:
+        arguments: those of Python.
+        through: a command that runs it.
+        more: variables of its environment besides.
+    """
+    process = subprocess.Popen(
+        [*through, sys.executable, *map(str, arguments)],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "100"} | more,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            left = children(process.pid)
+            process.kill()
+            kill_all(left)
 
 
 def cmdline(pid: int) -> str:

@@ -433,8 +433,8 @@ def notify(repo: Repository, column: Any, *rows: Any, **options: Any) -> int:
 
 
 @contextmanager
-def at_work(*workers: Worker) -> Iterator[None]:
-    """The workers run for the length of the block."""
+def at_work(*workers: Any) -> Iterator[None]:
+    """Workers, or other things that start and stop, run for the length of the block."""
     try:
         for worker in workers:
             worker.start()
@@ -471,16 +471,6 @@ def all_at_once(functions: Sequence[Callable[[], Any]]) -> list[Any]:
 
     futures = [in_thread(lambda one=one: run(one)) for one in functions]
     return [one.exception(DEADLINE) or one.result() for one in futures]
-
-
-@contextmanager
-def at_work(worker: Any) -> Iterator[None]:
-    """A worker, or another thing that starts and stops, runs for the length of the block."""
-    worker.start()
-    try:
-        yield
-    finally:
-        worker.stop()
 
 
 class Program:
