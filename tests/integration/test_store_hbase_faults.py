@@ -13,7 +13,7 @@ import pytest
 from hbase import LATE, HBase, failing, mortal, region_servers, repository, send_through
 from hbase_admin import Admin
 from row_locks import ABSENT, CELL, COLUMN, LOCK_IT, lock_all
-from stores import DEADLINE, in_thread, put_all
+from stores import DEADLINE, in_thread
 
 from percola import Table, Transaction
 from percola.cells import MAX_TS, Cell, Kind
@@ -115,7 +115,7 @@ def test_regions_that_move_between_servers_cost_no_row_and_no_unknown_outcome(
     assert len(_scan(store)) == 100 * len(rounds)
 
 
-def move_away(admin: Admin, region: str, server: str) -> str:
+def move_away(admin: Admin, region: bytes, server: str) -> str:
     """Move a region to another server than that which has it: to which."""
     other, *_ = [one for one in admin.servers() if one != server]
     admin.move(region, other)
@@ -397,7 +397,9 @@ def test_a_bank_is_whole_while_regions_move_and_split_a_server_is_killed_and_rep
 ) -> None:
     store = mortal.store(cuts=[b"a08", b"a16"], timeout_seconds=200)
     repo, recorder = repository(store, [accounts]), Recorder("bank")
-    put_all(recorder, balance, {row_of(number): f"{EACH} at first" for number in range(ACCOUNTS)})
+    with recorder.transaction(repo) as t:
+        for number in range(ACCOUNTS):
+            t.set(balance, row_of(number), f"{EACH} at first")
     admin = Admin(mortal.store(store.place.namespace, timeout_seconds=200))
     losses, stop = Losses(store), threading.Event()
     done: list[str] = []
