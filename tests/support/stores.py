@@ -28,7 +28,7 @@ from typing import Any
 import engines
 import pytest
 
-from percola import Repository, Table, Transaction, Worker
+from percola import Repository, Table, Transaction
 from percola.cells import Cell, Kind, Op, decode_write
 from percola.clock import Clock
 from percola.coordination.base import Coordination
