@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from borrowed import only_near
-from stores import Ground, PassingStore, cell_of, delete, die, memory_repo, put, put_all
+from stores import Ground, PassingStore, cell_of, delete, die, in_memory, put, put_all
 
 from percola import (
     NotARepositoryError,
@@ -203,7 +203,7 @@ def test_a_dead_letter_is_one_in_the_copy_and_can_be_retried_there(
 
 def frozen(source: Repository) -> Repository:
     """The source as it is now, every entry of its tables: what a copy is judged by."""
-    frozen = memory_repo(TABLES)
+    frozen = in_memory(TABLES)
     store = frozen.context.store
     for table in source.schema:
         for kind in Kind:

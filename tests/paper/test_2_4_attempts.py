@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from borrowed import only_near
-from stores import Ground, ScriptedClock, at_work, cell_of, heard, memory_repo, put_all
+from stores import Ground, ScriptedClock, at_work, cell_of, heard, in_memory, put_all
 
 from percola import Repository, Table, Transaction, Worker, observer
 from percola.cells import MAX_TS, Attempts, Kind, decode_attempts, encode_attempts
@@ -36,7 +36,7 @@ def test_n5_any_number_of_failing_cells_ends_within_so_many_attempts_each(
     """More than a table of failures in memory would hold, and one that is fine among them."""
     number, attempts = 10_100, 2
     clock = ScriptedClock()
-    repo = memory_repo(TABLES, clock=clock)
+    repo = in_memory(TABLES, clock=clock)
     calls: Counter[str] = Counter()
     too_many: list[str] = []
 

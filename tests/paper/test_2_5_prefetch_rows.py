@@ -9,7 +9,7 @@ import pytest
 from holders import Holder
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stores import Ground, PassingStore, ScriptedClock, memory_repo, notify, put, put_all
+from stores import Ground, PassingStore, ScriptedClock, in_memory, notify, put, put_all
 
 from percola import Repository, Table, Transaction, UnknownTableError, Worker, observer
 from percola.cells import Cell
@@ -345,8 +345,7 @@ def test_prefetch_never_changes_what_is_read(expects: bool, words: list[str]) ->
     @given(st.lists(st.lists(step, max_size=12), min_size=2, max_size=6))
     def play(transactions: list[list[Step]]) -> None:
         plain, ahead = (
-            memory_repo(TABLES, one_step=False, prefetches=prefetches)
-            for prefetches in (False, True)
+            in_memory(TABLES, one_step=False, prefetches=prefetches) for prefetches in (False, True)
         )
         for steps in transactions:
             assert _played(plain, steps, expects) == _played(ahead, steps, expects)

@@ -129,10 +129,8 @@ class Ground:
         return found
 
 
-def memory_repo(
-    tables: Iterable[Table[Any]], *, name: str = "memory", **options: Any
-) -> Repository:
-    """A repository in memory of its own."""
+def in_memory(tables: Iterable[Table[Any]], *, name: str = "memory:", **options: Any) -> Repository:
+    """A repository in this process, and no other part."""
     store = MemoryStore()
     return Repository(name, store, EmbeddedOracle(store), MemoryCoordination(), tables, **options)
 

@@ -9,6 +9,7 @@ from percola.maintenance.check import Counts, Finding, check
 
 docs = Table("docs")
 contents = docs.column("contents", observed=True)
+links = docs.column("links", observed=True)
 title = docs.column("title", str)
 size = docs.column("size", int)
 member = docs.family("member", int)

@@ -197,6 +197,20 @@ class Model:
         self._running[f"p{self._clients}"] = None
 
 
+class Story:
+    """A history written down line by line."""
+
+    def __init__(self) -> None:
+        self.history: list[Recorded] = []
+
+    def add(self, **fields: Any) -> None:
+        """A transaction; it is committed, and over before the next begins, unless fields say."""
+        number = len(self.history) + 1
+        times = {"began": number * 10, "ended": number * 10 + 5}
+        usual = {"id": number, "process": f"p{number}", "outcome": Outcome.COMMITTED, **times}
+        self.history.append(Recorded(**{**usual, **fields}))
+
+
 def seeded(
     seed: Callable[[random.Random, list[Recorded]], bool],
     judge: Callable[[list[Recorded]], None],

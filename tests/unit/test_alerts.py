@@ -13,16 +13,14 @@ import click
 import pytest
 import yaml
 from commands import call
+from stores import in_memory
 
 import percola
-from percola import Repository, Table, Transaction, Worker, observer
+from percola import Table, Transaction, Worker, observer
 from percola.cli.root import cli
-from percola.coordination.memory import MemoryCoordination
 from percola.observers.survey import Surveyed
-from percola.oracle.embedded import EmbeddedOracle
 from percola.oracle.metrics import OracleMetrics
 from percola.oracle.ranges import Ranges
-from percola.store.memory import MemoryStore
 from webindex.cli.main import cli as webindex
 from webindex.observers.export import export_to
 
@@ -56,8 +54,7 @@ ALERTS = [rule for rule in rules() if "alert" in rule]
 
 def exported() -> set[str]:
     """The samples that a worker and an oracle export."""
-    store = MemoryStore()
-    repo = Repository("memory", store, EmbeddedOracle(store), MemoryCoordination(), [docs])
+    repo = in_memory([docs])
     worker = Worker(repo, [measure], survey=60.0)
     # Something of each sort has happened, or an observer's series would not be there.
     worker._survey.last = Surveyed(safe_point=1)
@@ -68,7 +65,7 @@ def exported() -> set[str]:
         counter.labels("measure").inc()
     metrics.collected(1, {"versions": 1})
     served = SimpleNamespace(connections=1, refused=0, displaced=0)
-    oracle = OracleMetrics(Ranges(store, name="oracle"), served)
+    oracle = OracleMetrics(Ranges(repo.context.store, name="oracle"), served)
     return {
         sample.name
         for registry in (metrics.registry, oracle.registry)

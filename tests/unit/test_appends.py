@@ -13,17 +13,14 @@ from percola.testing.histories import violations as names
 from percola.testing.histories.appends import check_appends
 from percola.testing.histories.recorder import Outcome, Recorded
 from percola.testing.histories.violations import explain
-from tests.unit.si_model import Model, seeded
+from tests.unit.si_model import Model, Story, seeded
 
 X, Y = "t.v/x", "t.v/y"
 Reads = dict[str, list[int]]
 
 
-class Story:
+class Appended(Story):
     """Transactions that read lists and append to them; all timestamps are 0."""
-
-    def __init__(self) -> None:
-        self.history: list[Recorded] = []
 
     def tx(
         self,
@@ -32,34 +29,24 @@ class Story:
         *,
         at: tuple[int, int] = (0, 1_000),
         outcome: Outcome = Outcome.COMMITTED,
-        process: str | None = None,
+        **rest: str,
     ) -> None:
-        """A transaction; all of them are under way at the same time unless `at` says when."""
-        number = len(self.history) + 1
-        self.history.append(
-            Recorded(
-                number,
-                process or f"p{number}",
-                0,
-                0,
-                outcome,
-                list((reads or {}).items()),
-                list((writes or {}).items()),
-                at[0],
-                None if outcome is Outcome.UNKNOWN else at[1],
-            )
-        )
+        """All of them are under way at the same time unless `at` says when."""
+        cells = {"reads": [*(reads or {}).items()], "writes": [*(writes or {}).items()]}
+        ended = None if outcome is Outcome.UNKNOWN else at[1]
+        stamps = {"start_ts": 0, "commit_ts": 0, "began": at[0], "ended": ended}
+        self.add(**stamps, **cells, outcome=outcome, **rest)
 
     def anomalies(self, *, real_time: bool = True) -> list[str]:
         return [one.anomaly for one in check_appends(self.history, real_time=real_time)]
 
 
 @pytest.fixture
-def story() -> Story:
-    return Story()
+def story() -> Appended:
+    return Appended()
 
 
-def test_an_ordinary_history_has_no_anomaly(story: Story) -> None:
+def test_an_ordinary_history_has_no_anomaly(story: Appended) -> None:
     story.tx({X: []}, {X: [1]})
     story.tx({X: [1], Y: []}, {X: [1, 2], Y: [5]})
     story.tx({X: [1, 2], Y: [5]})
@@ -67,14 +54,14 @@ def test_an_ordinary_history_has_no_anomaly(story: Story) -> None:
     assert story.anomalies() == []
 
 
-def test_write_skew_is_permitted(story: Story) -> None:
+def test_write_skew_is_permitted(story: Appended) -> None:
     story.tx({X: [], Y: []}, {X: [1]})
     story.tx({X: [], Y: []}, {Y: [1]})
     story.tx({X: [1], Y: [1]})
     assert story.anomalies() == []
 
 
-def test_feketes_read_only_anomaly_is_permitted(story: Story) -> None:
+def test_feketes_read_only_anomaly_is_permitted(story: Appended) -> None:
     story.tx({X: [], Y: []}, {X: [1]})
     story.tx({Y: []}, {Y: [1]})
     story.tx({X: [], Y: [1]})
@@ -82,7 +69,7 @@ def test_feketes_read_only_anomaly_is_permitted(story: Story) -> None:
     assert story.anomalies() == []
 
 
-def test_g0_two_transactions_wrote_over_each_other(story: Story) -> None:
+def test_g0_two_transactions_wrote_over_each_other(story: Appended) -> None:
     story.tx(None, {X: [1], Y: [2, 1]})
     story.tx(None, {X: [1, 2], Y: [2]})
     story.tx({X: [1, 2]})
@@ -90,40 +77,40 @@ def test_g0_two_transactions_wrote_over_each_other(story: Story) -> None:
     assert story.anomalies() == [names.DIRTY_WRITE]
 
 
-def test_g1a_aborted_read(story: Story) -> None:
+def test_g1a_aborted_read(story: Appended) -> None:
     story.tx({X: []}, {X: [1]}, outcome=Outcome.ABORTED)
     story.tx({X: [1]})
     assert story.anomalies() == [names.DIRTY_READ]
 
 
-def test_g1b_intermediate_read(story: Story) -> None:
+def test_g1b_intermediate_read(story: Appended) -> None:
     story.tx({X: []}, {X: [1, 2]})
     story.tx({X: [1]})
     story.tx({X: [1, 2]})
     assert names.INTERMEDIATE_READ in story.anomalies()
 
 
-def test_g1c_two_transactions_saw_each_other(story: Story) -> None:
+def test_g1c_two_transactions_saw_each_other(story: Appended) -> None:
     story.tx({X: [], Y: [2]}, {X: [1]})
     story.tx({Y: [], X: [1]}, {Y: [2]})
     assert story.anomalies() == [names.CIRCULAR_FLOW]
 
 
-def test_g_single_half_of_a_transaction_was_seen(story: Story) -> None:
+def test_g_single_half_of_a_transaction_was_seen(story: Appended) -> None:
     story.tx({X: [], Y: []}, {X: [1], Y: [1]})
     story.tx({X: [1], Y: []})
     story.tx({X: [1], Y: [1]})
     assert story.anomalies() == [names.READ_SKEW]
 
 
-def test_lost_update_that_nobody_ever_read(story: Story) -> None:
+def test_lost_update_that_nobody_ever_read(story: Appended) -> None:
     story.tx({X: []}, {X: [1]})
     story.tx({X: []}, {X: [2]})
     story.tx({X: [2]})
     assert names.LOST_UPDATE in story.anomalies()
 
 
-def test_long_fork(story: Story) -> None:
+def test_long_fork(story: Appended) -> None:
     story.tx({X: []}, {X: [1]})
     story.tx({Y: []}, {Y: [1]})
     story.tx({X: [1], Y: []})
@@ -132,7 +119,7 @@ def test_long_fork(story: Story) -> None:
     assert story.anomalies() == [names.LONG_FORK]
 
 
-def test_incompatible_orders(story: Story) -> None:
+def test_incompatible_orders(story: Appended) -> None:
     story.tx({X: []}, {X: [1]})
     story.tx(None, {X: [1, 2]})
     story.tx({X: [1, 2]})
@@ -140,7 +127,7 @@ def test_incompatible_orders(story: Story) -> None:
     assert names.INCOMPATIBLE_ORDERS in story.anomalies()
 
 
-def test_an_element_that_stands_twice_was_applied_twice(story: Story) -> None:
+def test_an_element_that_stands_twice_was_applied_twice(story: Appended) -> None:
     story.tx({X: []}, {X: [1]})
     story.tx({X: [1, 1]})
     story.tx({X: [1, 1, 1]})
@@ -149,18 +136,18 @@ def test_an_element_that_stands_twice_was_applied_twice(story: Story) -> None:
     assert "1 stands in t.v/x twice" in explain(found)
 
 
-def test_a_value_from_nowhere(story: Story) -> None:
+def test_a_value_from_nowhere(story: Appended) -> None:
     story.tx({X: [7]})
     assert story.anomalies() == [names.FROM_NOWHERE]
 
 
-def test_a_write_that_is_no_append_of_what_was_read(story: Story) -> None:
+def test_a_write_that_is_no_append_of_what_was_read(story: Appended) -> None:
     story.tx({X: []}, {X: [1]})
     story.tx({X: [1]}, {X: [2]})
     assert names.OWN_WRITE_UNSEEN in story.anomalies()
 
 
-def test_stale_read_of_what_was_over_in_real_time(story: Story) -> None:
+def test_stale_read_of_what_was_over_in_real_time(story: Appended) -> None:
     story.tx({X: []}, {X: [1]}, at=(10, 20))
     story.tx({X: []}, at=(30, 40))
     story.tx({X: [1]}, at=(30, 40))
@@ -168,20 +155,20 @@ def test_stale_read_of_what_was_over_in_real_time(story: Story) -> None:
     assert story.anomalies(real_time=False) == []
 
 
-def test_stale_read_within_a_process_counts_without_a_shared_clock(story: Story) -> None:
+def test_stale_read_within_a_process_counts_without_a_shared_clock(story: Appended) -> None:
     story.tx({X: []}, {X: [1]}, at=(10, 20), process="p")
     story.tx({X: []}, at=(30, 40), process="p")
     story.tx({X: [1]}, at=(30, 40))
     assert story.anomalies(real_time=False) == [names.STALE_READ]
 
 
-def test_seen_before_it_began(story: Story) -> None:
+def test_seen_before_it_began(story: Appended) -> None:
     story.tx({X: [1]}, at=(10, 20))
     story.tx({X: []}, {X: [1]}, at=(30, 40))
     assert story.anomalies() == [names.CIRCULAR_FLOW]
 
 
-def test_unknown_outcomes_count_from_what_was_seen_of_them(story: Story) -> None:
+def test_unknown_outcomes_count_from_what_was_seen_of_them(story: Appended) -> None:
     story.tx({X: [], Y: []}, {X: [1], Y: [1]}, outcome=Outcome.UNKNOWN)
     story.tx({X: [], Y: []})
     assert story.anomalies() == []
@@ -191,7 +178,7 @@ def test_unknown_outcomes_count_from_what_was_seen_of_them(story: Story) -> None
     assert story.anomalies() == [names.READ_SKEW]
 
 
-def test_a_story_tells_the_cycle(story: Story) -> None:
+def test_a_story_tells_the_cycle(story: Appended) -> None:
     story.tx({X: [], Y: []}, {X: [1], Y: [2]})
     story.tx({X: [1], Y: []})
     story.tx({Y: [2]})
@@ -201,20 +188,20 @@ def test_a_story_tells_the_cycle(story: Story) -> None:
     assert set(found.transactions) == {1, 2}
 
 
-def test_elements_must_tell_writers_apart(story: Story) -> None:
+def test_elements_must_tell_writers_apart(story: Appended) -> None:
     story.tx({X: []}, {X: [1]})
     story.tx({X: [1]}, {X: [1, 1]})
     with pytest.raises(ValueError, match=r"1 was appended to t\.v/x by both T1 .* and T2"):
         story.anomalies()
 
 
-def test_values_must_be_lists(story: Story) -> None:
+def test_values_must_be_lists(story: Appended) -> None:
     story.history.append(Recorded(1, "p", 0, None, Outcome.COMMITTED, [(X, 3)], [], 0, 1))
     with pytest.raises(ValueError, match="3 is not a list"):
         story.anomalies()
 
 
-def test_a_long_chain_needs_no_recursion(story: Story) -> None:
+def test_a_long_chain_needs_no_recursion(story: Appended) -> None:
     base: list[int] = []
     for number in range(3_000):
         story.tx({X: base}, {X: [*base, number]}, at=(2 * number, 2 * number + 1))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from stores import (
@@ -17,34 +16,26 @@ from stores import (
 )
 
 import percola
-from percola import Observer, Repository, Table, Worker, inspection
+from percola import Observer, Repository, Worker, inspection
 from percola.cells import Kind, Op, decode_lock
-
-docs = Table("docs")
-contents = docs.column("contents", observed=True)
-links = docs.column("links", observed=True)
-title = docs.column("title", str)
-size = docs.column("size", int)
-recluster = docs.weak_column("recluster")
-bank = Table("bank")
-bal = bank.column("bal", int)
-TABLES = [docs, bank]
-
-
-def write(repo: Repository, column: Any, row: str, value: Any) -> int:
-    with repo.transaction() as t:
-        t.set(column, row, value)
-    assert t.commit_ts is not None
-    return t.commit_ts
+from tests.unit.checked import (
+    TABLES,
+    bal,
+    bank,
+    contents,
+    docs,
+    links,
+    recluster,
+    size,
+    title,
+    work,
+    write,
+)
 
 
 def measure(t: percola.Transaction, row: str) -> None:
     body = t.get(contents, row)
     t.set(size, row, len(body or b""))
-
-
-def work(repo: Repository, *observers: Observer[Any]) -> None:
-    Worker(repo, observers, threads=1, attempts=2, first_wait=0.001, rescan=0.01).run_until_idle()
 
 
 def abandon(ground: Ground, *, after: int) -> None:
@@ -63,13 +54,7 @@ def abandon(ground: Ground, *, after: int) -> None:
 
 
 def test_history_has_data_at_start_ts_and_its_write_record_at_commit_ts(repo: Repository) -> None:
-    starts, commits = [], []
-    for value in (10, 3):
-        with repo.transaction() as t:
-            t.set(bal, "Bob", value)
-        assert t.commit_ts is not None
-        starts.append(t.start_ts)
-        commits.append(t.commit_ts)
+    starts, commits = zip(*(write(repo, bal, "Bob", value) for value in (10, 3)), strict=True)
     versions = inspection.history(repo, bal, "Bob")
     data = {one.ts: one.data for one in versions if one.data is not None}
     writes = {one.ts: one.write[:2] for one in versions if one.write is not None}
@@ -138,7 +123,7 @@ def test_history_shows_a_rollback_and_no_data_of_it(ground: Ground) -> None:
 
 
 def test_history_shows_what_is_dirty_and_who_has_acknowledged(repo: Repository) -> None:
-    changed = write(repo, contents, "a", b"hello")
+    _, changed = write(repo, contents, "a", b"hello")
     write(repo, contents, "b", b"another row")
     assert [v.ts for v in inspection.history(repo, contents, "a") if v.notify] == [changed]
     write(repo, links, "a", b"another column")
@@ -234,7 +219,7 @@ def test_what_the_dead_left_locked_is_undone_or_finished_though_nobody_reads_it(
 
 
 def test_notifications_lists_each_dirty_cell_once_with_all_its_timestamps(repo: Repository) -> None:
-    first, second = (write(repo, contents, "a", body) for body in (b"1", b"2"))
+    first, second = (write(repo, contents, "a", body)[1] for body in (b"1", b"2"))
     with repo.transaction() as t:
         t.notify(recluster, "z")
         t.set(title, "a", "not observed")

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stores import all_at_once
+from stores import all_at_once, in_memory
 
 from percola import (
     DATE,
@@ -31,9 +31,7 @@ from percola import (
     observer,
 )
 from percola.cells import Kind
-from percola.coordination.memory import MemoryCoordination
 from percola.errors import ConflictError, SchemaError, WrongTypeError
-from percola.oracle.embedded import EmbeddedOracle
 from percola.recipes import (
     COUNTER,
     MAX,
@@ -50,13 +48,10 @@ from percola.recipes import index as index_module
 from percola.recipes import tree as tree_module
 from percola.recipes.applied import VALUES
 from percola.recipes.keys import PART_BYTES, join, part
-from percola.store.memory import MemoryStore
 
 
 def opened(source: Table[Any], *recipes: Any) -> Repository:
-    store = MemoryStore()
-    tables = [source, *(table for one in recipes for table in one.tables)]
-    return Repository("memory", store, EmbeddedOracle(store), MemoryCoordination(), tables)
+    return in_memory([source, *(table for one in recipes for table in one.tables)])
 
 
 def with_sums(**measures: Any) -> tuple[Repository, Sums]:

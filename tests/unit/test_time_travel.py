@@ -11,15 +11,12 @@ import pytest
 from commands import call, is_error, run
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from stores import Ground, ScriptedClock, at_work
+from stores import Ground, ScriptedClock, at_work, in_memory
 
 import percola
 from percola import Repository, SnapshotTooOldError, Table, UsageError, Worker, feed, observer
-from percola.coordination.memory import MemoryCoordination
 from percola.gc import time_log
 from percola.gc.time_log import TimeLog, read_log
-from percola.oracle.embedded import EmbeddedOracle
-from percola.store.memory import MemoryStore
 
 bank = Table("bank", feed=True)
 bal = bank.column("bal", int)
@@ -99,7 +96,7 @@ def test_a_snapshot_at_a_time_never_contains_what_committed_later_by_the_logs_cl
 ) -> None:
     entries, time_log._ENTRIES = time_log._ENTRIES, 4  # type: ignore[misc]
     try:
-        scene = Scene(lambda clock: memory(clock))
+        scene = Scene(lambda clock: in_memory(TABLES, clock=clock))
         scene.note()
         for jump, before, noted, after in life:
             scene.clock.go(61 + jump)
@@ -135,13 +132,6 @@ def test_a_snapshot_at_a_time_never_contains_what_committed_later_by_the_logs_cl
             visible = [n for n, (ts, _) in enumerate(scene.commits) if ts <= moment.ts]
             assert s.get(bal, "Bob") == (visible[-1] if visible else None)
     assert all(earlier <= later for (_, earlier), (_, later) in pairwise(found))
-
-
-def memory(clock: Wall) -> Repository:
-    store = MemoryStore()
-    return Repository(
-        "memory:", store, EmbeddedOracle(store), MemoryCoordination(), TABLES, clock=clock
-    )
 
 
 def test_a_clock_that_was_ahead_hides_nothing_but_makes_snapshots_older(scene: Scene) -> None:
