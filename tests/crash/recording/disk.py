@@ -87,44 +87,22 @@ Fate = Callable[[random.Random, int, list[bytes]], "bytes | None"]
 """(chance, sector, its pending contents) → which of them reached the disk, or None."""
 
 
-def _nothing(rng: random.Random, sector: int, held: list[bytes]) -> bytes | None:
-    return None
-
-
-def _everything(rng: random.Random, sector: int, held: list[bytes]) -> bytes | None:
-    return held[-1]
-
-
-def _any_sector(rng: random.Random, sector: int, held: list[bytes]) -> bytes | None:
-    return rng.choice([None, *held])
-
-
-def _most_sectors(rng: random.Random, sector: int, held: list[bytes]) -> bytes | None:
-    return None if rng.random() < 0.05 else held[-1]
-
-
-def _meta_only(rng: random.Random, sector: int, held: list[bytes]) -> bytes | None:
-    return held[-1] if sector * SECTOR < 2 * PAGE else None
-
-
-def _all_but_meta(rng: random.Random, sector: int, held: list[bytes]) -> bytes | None:
-    return None if sector * SECTOR < 2 * PAGE else held[-1]
-
-
-def _meta_and_some(rng: random.Random, sector: int, held: list[bytes]) -> bytes | None:
-    return held[-1] if sector * SECTOR < 2 * PAGE else rng.choice([None, *held])
+def _is_meta(sector: int) -> bool:
+    """Whether it is of LMDB's first two pages: whether they arrive is what matters most."""
+    return sector * SECTOR < 2 * PAGE
 
 
 FATES: Final[dict[str, Fate]] = {
-    "nothing unsynced": _nothing,
-    "everything": _everything,
-    "the meta pages alone": _meta_only,
-    "all but the meta pages": _all_but_meta,
-    "the meta pages and any sectors": _meta_and_some,
-    "any sectors": _any_sector,
-    "nearly all sectors": _most_sectors,
+    "nothing unsynced": lambda rng, sector, held: None,
+    "everything": lambda rng, sector, held: held[-1],
+    "the meta pages alone": lambda rng, sector, held: held[-1] if _is_meta(sector) else None,
+    "all but the meta pages": lambda rng, sector, held: None if _is_meta(sector) else held[-1],
+    "the meta pages and any sectors": lambda rng, sector, held: (
+        held[-1] if _is_meta(sector) else rng.choice([None, *held])
+    ),
+    "any sectors": lambda rng, sector, held: rng.choice([None, *held]),
+    "nearly all sectors": lambda rng, sector, held: None if rng.random() < 0.05 else held[-1],
 }
-"""LMDB's first two pages are its meta pages: whether they arrive is what matters most."""
 
 
 @dataclass(frozen=True)
