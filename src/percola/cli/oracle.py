@@ -148,7 +148,7 @@ def oracle(
 @common
 @click.pass_obj
 def relay(session: Session, listen: str, metrics_port: int | None, metrics_host: str) -> None:
-    """Draw timestamps for the processes of this machine, until SIGTERM or Ctrl-C.
+    """Draw timestamps for this machine until SIGTERM or Ctrl-C.
 
     For clusters of more than a hundred cores: the oracle then has one call at a time from each
     machine, instead of one from each process. Processes use it by PERCOLA_ORACLE_RELAY=HOST:PORT,

@@ -35,7 +35,7 @@ _COMMANDS: Final = {
     "observers": ("rerun:observers", "List, pause or resume observers, or record their runs."),
     "oracle": ("oracle:oracle", "Hand out timestamps until SIGTERM or Ctrl-C."),
     "pack-env": ("pack_env:pack_env", "Pack Percola and its packages for Spark's executors."),
-    "relay": ("oracle:relay", "Draw timestamps for the processes of this machine."),
+    "relay": ("oracle:relay", "Draw timestamps for this machine until SIGTERM or Ctrl-C."),
     "rerun": ("rerun:rerun", "Run an observer over rows that are there."),
     "restore": ("maintenance:restore", "Create a repository from a backup."),
     "scan": ("cells:scan", "Print rows in order."),

@@ -71,8 +71,10 @@ class Limit:
     sign: re.Pattern[bytes] | None = None
     longer: int = 0
 
-    def of(self, beginning: bytes | bytearray) -> int:
-        """The limit for a record that begins with these bytes."""
+    def of(self, beginning: bytes | bytearray, length: int) -> int:
+        """The limit for a record of this length, or longer, that begins with these bytes."""
+        if length <= self.usual:
+            return self.usual  # The search takes longer than reading a usual record.
         if self.sign is not None and self.sign.search(beginning, 0, _MAX_HEADER):
             return max(self.usual, self.longer)
         return self.usual
@@ -227,7 +229,7 @@ def _gzip_frames(file: BinaryIO, start: int, stop: int, limit: Limit) -> Iterato
         try:
             for piece in member.pieces():
                 if total <= limit.usual < total + len(piece):
-                    room = limit.of(kept + piece[: limit.usual - total])
+                    room = limit.of(kept + piece[: limit.usual - total], total + len(piece))
                 kept += piece[: max(0, room - len(kept))]
                 total += len(piece)
         except EOFError:
@@ -370,7 +372,7 @@ def _plain_frames(file: BinaryIO, limit: Limit, keep_from: int = 0) -> Iterator[
             at = after
             continue
         data = b""
-        room = limit.of(head)
+        room = limit.of(head, extent)
         if at >= keep_from:
             file.seek(at)
             data = file.read(min(extent, room))
@@ -389,7 +391,7 @@ def _misjudged(file: BinaryIO, at: int, after: int, limit: Limit, keep_from: int
     if _BLANK_LINE.search(head) is None:
         return None
     data = b""
-    room = limit.of(head)
+    room = limit.of(head, length)
     if at >= keep_from:
         file.seek(at)
         data = _with_length(file.read(min(length, room)), length)
