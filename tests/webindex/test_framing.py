@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from warc_files import Crawl, captures, packed, page, pages, rejections
 
-from webindex.crawl.framing import open_warc
+from webindex.crawl.framing import Limit, frames, open_warc
 from webindex.crawl.warc import (
     Capture,
     NotAWarcError,
@@ -44,6 +44,26 @@ def claiming(record: bytes, length: bytes) -> bytes:
     """A record with another Content-Length."""
     head, name, rest = record.partition(b"Content-Length: ")
     return head + name + length + b"\r\n" + rest.partition(b"\r\n")[2]
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+def test_the_sign_of_a_longer_record_is_looked_for_only_where_one_is_longer(
+    saved, compressed: bool
+) -> None:
+    crawl = pages(5, gzip=compressed)
+    record = max(after - at for at, after in itertools.pairwise(pages(5, gzip=False).offsets))
+    looked: list[int] = []
+
+    class Sign:
+        def search(self, data: bytes, start: int, end: int) -> None:
+            looked.append(len(data))
+
+    for usual, searches in ((record, 0), (100, 5)):
+        looked.clear()
+        file, is_gzip = open_warc(saved(crawl.data))
+        with file:
+            found = list(frames(file, is_gzip, 0, None, Limit(usual, Sign(), 2 * record)))  # type: ignore[arg-type]
+        assert len(found) == 5 and len(looked) == searches
 
 
 # --- damage --------------------------------------------------------------------------------------
