@@ -29,6 +29,8 @@ TIMEOUT_SECONDS: Final = 30.0
 REQUEST_SECONDS: Final = 2.0
 _MOST_AT_ONCE: Final = 100_000
 _NUMBERS: Final = 2**32
+_TELLING_SECONDS: Final = 0.1
+"""How long a try must have had for its reason to replace that of an earlier one."""
 _RELAY_SECONDS: Final = (10.0, 300.0)
 """Seconds until a relay that did not answer is asked again: at first, and at most."""
 _IN_VAIN: Final = frozenset((Code.TOKEN, Code.MALFORMED))
@@ -296,7 +298,9 @@ class _Line:
             except (LostError, RefusedError) as error:
                 if isinstance(error, RefusedError) and error.code in _IN_VAIN:
                     raise StoreError(_refused(address, error)) from error
-                failed[address] = str(error).rstrip(".")
+                # The last try may have had too little time to find out anything.
+                if left >= _TELLING_SECONDS or address not in failed:
+                    failed[address] = str(error).rstrip(".")
                 trouble = error
                 if self._is_at_relay:
                     self._relay_at = time.monotonic() + self._relay_pause
