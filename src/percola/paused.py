@@ -15,12 +15,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from percola.catalog import SYSTEM_TABLE, newest_version, write_version
+from percola.catalog import newest_version, write_version
 from percola.cells import Cell
 from percola.clock import Clock
 from percola.coordination.base import Coordination
 from percola.errors import ConflictingOptionsError, DamagedRecordError, UsageError
-from percola.store.base import Store
+from percola.store.base import SYSTEM_TABLE, Store
 
 _CELL: Final = Cell(SYSTEM_TABLE, b"paused", b"@observers")
 _REASON_CHARACTERS: Final = 1000

@@ -28,10 +28,9 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-from percola.catalog import SYSTEM_TABLE
 from percola.cells import MAX_TS, Cell, Kind
 from percola.clock import Clock
-from percola.store.base import Condition, Delete, Put, RowMutation, Store
+from percola.store.base import SYSTEM_TABLE, Condition, Delete, Put, RowMutation, Store
 from percola.store.walks import walk_kind
 from percola.transactions.context import TransactionContext
 

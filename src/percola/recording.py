@@ -21,13 +21,13 @@ import json
 import math
 from typing import Final, NamedTuple
 
-from percola.catalog import RUNS, SYSTEM_TABLE, keep_feeds, newest_version, reconcile, write_version
+from percola.catalog import RUNS, keep_feeds, newest_version, reconcile, write_version
 from percola.cells import Cell
 from percola.clock import Clock
 from percola.errors import DamagedRecordError
 from percola.oracle.base import Oracle
 from percola.schema import Schema
-from percola.store.base import Store
+from percola.store.base import SYSTEM_TABLE, Store
 
 _CELL: Final = Cell(SYSTEM_TABLE, b"runs", b"@recording")
 _FRESH: Final = 0.5

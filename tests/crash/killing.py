@@ -22,9 +22,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from percola.catalog import SYSTEM_TABLE
 from percola.cells import SYSTEM_MARK, Cell, Kind, Op, WriteRecord, decode_lock, decode_write
-from percola.store.base import Delete, OneStepConflict, OneStepStore, OneStepWrite, Put, RowMutation
+from percola.store.base import (
+    SYSTEM_TABLE,
+    Delete,
+    OneStepConflict,
+    OneStepStore,
+    OneStepWrite,
+    Put,
+    RowMutation,
+)
 from tests.support.stores import PassingStore
 
 T = TypeVar("T")

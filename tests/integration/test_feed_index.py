@@ -18,7 +18,7 @@ from percola.gc.collector import GarbageCollector
 from percola.oracle.base import Oracle
 from percola.oracle.embedded import EmbeddedOracle
 from percola.schema import Schema
-from percola.store.base import Store
+from percola.store.base import SYSTEM_TABLE, Store
 from percola.store.bigtable.store import BigtableStore
 from percola.store.memory import MemoryStore
 from percola.store.remote import feed as remote_feed
@@ -233,7 +233,7 @@ def test_parts_of_a_backlog_are_read_together_and_come_in_order(
 def test_a_repository_of_an_earlier_release_is_followed_before_and_after_its_index_begins(
     ground: Ground,
 ) -> None:
-    ground.store.create_tables([catalog.SYSTEM_TABLE])
+    ground.store.create_tables([SYSTEM_TABLE])
     assert catalog._replace(ground.store, 0, Schema(()).to_json())
     repo = ground.repo()
     start = feed.settled(repo, bank)

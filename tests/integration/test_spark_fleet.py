@@ -25,9 +25,9 @@ from spark_processes import QUICK_EXECUTORS
 from stores import put
 
 from percola import ConflictingOptionsError, NotARepositoryError, Repository, UsageError
-from percola.catalog import SYSTEM_TABLE
 from percola.cells import Kind
 from percola.spark import Fleet, FleetError, run_workers, spark_context
+from percola.store.base import SYSTEM_TABLE
 from percola.store.walks import walk_kind
 
 Wait = Callable[..., Any]

@@ -13,7 +13,6 @@ from stores import delete, put_all
 
 import percola
 from percola import Repository, Rerun, Table, Transaction, Worker, decimal_of, observer, rerun
-from percola.catalog import SYSTEM_TABLE
 from percola.cells import Cell, Kind, LockRecord, Op, encode_lock, encode_write
 from percola.maintenance import copy
 from percola.maintenance.check import Counts, Finding, check
@@ -22,7 +21,7 @@ from percola.ranges import whole
 from percola.recipes import MAX, Distinct, Export, Index, Sums, Tree
 from percola.recipes import check as check_recipes
 from percola.spark import OnSpark
-from percola.store.base import Delete, Put, RowMutation, Store
+from percola.store.base import SYSTEM_TABLE, Delete, Put, RowMutation, Store
 from percola.store.walks import walk_kind
 
 docs = Table("docs")

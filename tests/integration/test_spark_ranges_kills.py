@@ -16,7 +16,6 @@ from stores import in_thread
 
 import percola
 from percola import Repository, Table
-from percola.catalog import SYSTEM_TABLE
 from percola.cells import Cell, Kind
 from percola.connect.local import LocalConnection
 from percola.gc.collector import GarbageCollector
@@ -24,7 +23,7 @@ from percola.maintenance.check import check
 from percola.maintenance.copy import copy_repository
 from percola.ranges import Walk
 from percola.spark import OnSpark
-from percola.store.base import Store
+from percola.store.base import SYSTEM_TABLE, Store
 from percola.store.walks import walk_kind
 
 docs = Table("docs", feed=True)

@@ -19,8 +19,8 @@ from pyspark.sql import SparkSession
 from warc_files import Crawl
 
 from percola import NotARepositoryError, Observer, Repository, Transaction, UsageError, Worker
-from percola.catalog import SYSTEM_TABLE
 from percola.cells import Kind
+from percola.store.base import SYSTEM_TABLE
 from percola.store.walks import walk_kind
 from webindex import tables
 from webindex.batch.compare import KEPT

@@ -10,9 +10,8 @@ import pytest
 from stores import Gate, Ground, ScriptedClock, SeamStore, all_at_once, in_thread, put, telling
 
 from percola import ConflictingOptionsError, Repository, SnapshotTooOldError, Table, UsageError
-from percola.catalog import SYSTEM_TABLE
 from percola.cells import Kind
-from percola.store.base import RowMutation
+from percola.store.base import SYSTEM_TABLE, RowMutation
 
 bank = Table("bank")
 bal = bank.column("bal", int)

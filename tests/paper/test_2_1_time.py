@@ -11,11 +11,10 @@ import pytest
 from stores import Ground, ScriptedClock
 
 from percola import Collected, Repository, SnapshotTooOldError, Table
-from percola.catalog import SYSTEM_TABLE
 from percola.cells import MAX_TS, Cell, Kind
 from percola.gc import time_log
 from percola.gc.collector import GarbageCollector
-from percola.store.base import Put, RowMutation
+from percola.store.base import SYSTEM_TABLE, Put, RowMutation
 
 bank = Table("bank")
 bal = bank.column("bal", int)

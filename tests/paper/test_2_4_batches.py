@@ -40,9 +40,8 @@ from stores import (
 )
 
 from percola import ObserverError, Repository, Transaction, Worker, observer
-from percola.catalog import SYSTEM_TABLE
 from percola.cells import Cell, Kind
-from percola.store.base import RowMutation
+from percola.store.base import SYSTEM_TABLE, RowMutation
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ import pytest
 from commands import call, contents, folder, is_error, repo, run, running, size
 
 from percola import Repository
-from percola.catalog import SYSTEM_TABLE
 from percola.cells import Kind
 from percola.maintenance.check import Severity, check
+from percola.store.base import SYSTEM_TABLE
 from percola.store.walks import walk_kind
 
 __all__ = ["folder", "repo"]

@@ -24,13 +24,13 @@ from percola import (
     Worker,
     WorkerOptions,
 )
-from percola.catalog import SYSTEM_TABLE
 from percola.cells import Kind
 from percola.maintenance.check import check
 from percola.spark import WorkerStatus, run_workers
 from percola.spark.fleet.board import Board, Order, Report, clear_abandoned
 from percola.spark.fleet.status import Place
 from percola.spark.fleet.task import Ending, Task, attempts_of, epoch_of, run_task, work
+from percola.store.base import SYSTEM_TABLE
 from percola.store.walks import walk_kind
 
 Wait = Callable[..., Any]

@@ -22,9 +22,9 @@ from percola import (
     observer,
     rerun,
 )
-from percola.catalog import SYSTEM_TABLE
 from percola.cells import Kind
 from percola.maintenance.check import Severity, check
+from percola.store.base import SYSTEM_TABLE
 from percola.store.walks import walk_kind
 
 docs = Table("docs")

@@ -50,7 +50,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Final
 
-from percola.catalog import RUNS, SYSTEM_TABLE, columns_of, stored_schema
+from percola.catalog import RUNS, columns_of, stored_schema
 from percola.cells import MAX_TS, Cell, Kind, acknowledged_column
 from percola.errors import ConflictingOptionsError
 from percola.gc.retention_holds import RETENTION, holds
@@ -67,7 +67,7 @@ from percola.ranges import (
     turned,
     whole,
 )
-from percola.store.base import Condition, Delete, Put, RowMutation, Store
+from percola.store.base import SYSTEM_TABLE, Condition, Delete, Put, RowMutation, Store
 from percola.store.walks import scan_writes, walk_kind
 from percola.transactions.context import TransactionContext
 from percola.transactions.settled import list_pending

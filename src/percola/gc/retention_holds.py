@@ -19,11 +19,10 @@ import json
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from percola.catalog import SYSTEM_TABLE
 from percola.cells import MAX_TS, Cell, Kind
 from percola.clock import Clock
 from percola.errors import ConflictingOptionsError, DamagedRecordError, SnapshotTooOldError
-from percola.store.base import Condition, Delete, Put, RowMutation, Store
+from percola.store.base import SYSTEM_TABLE, Condition, Delete, Put, RowMutation, Store
 from percola.store.walks import walk_kind
 
 RETENTION: Final = 24 * 3600.0

@@ -40,11 +40,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final, NamedTuple
 
-from percola.catalog import SYSTEM_TABLE
 from percola.cells import MAX_TS, Cell, Kind
 from percola.clock import Clock
 from percola.errors import DamagedRecordError, UsageError
-from percola.store.base import Delete, Put, RowMutation, Store
+from percola.store.base import SYSTEM_TABLE, Delete, Put, RowMutation, Store
 
 log = logging.getLogger("percola.gc")
 

@@ -24,9 +24,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Final
 
-from percola.catalog import SYSTEM_TABLE
 from percola.cells import Kind
-from percola.store.base import Delete, Put, RowMutation, Store
+from percola.store.base import SYSTEM_TABLE, Delete, Put, RowMutation, Store
 from percola.store.walks import walk_kind
 from percola.transactions.context import TransactionContext
 

@@ -16,11 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from percola.catalog import SYSTEM_TABLE
 from percola.cells import HANDLED, Cell, Kind, failed_observer
 from percola.observers.failures import DirtyCell
 from percola.observers.observer import Observers
 from percola.observers.unobserved import COUNTED
+from percola.store.base import SYSTEM_TABLE
 from percola.store.walks import walk_kind
 from percola.transactions.context import TransactionContext
 

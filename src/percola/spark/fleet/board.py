@@ -20,9 +20,8 @@ import json
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
-from percola.catalog import SYSTEM_TABLE
 from percola.cells import MAX_TS, Cell, Kind
-from percola.store.base import Condition, Delete, Put, RowMutation, Store
+from percola.store.base import SYSTEM_TABLE, Condition, Delete, Put, RowMutation, Store
 from percola.store.walks import walk_kind
 
 _ROWS: Final = b"fleet/"
