@@ -204,6 +204,15 @@ def test_a_relay_takes_a_token_serves_no_locks_and_ends_connections_that_make_no
             other.ask(nonsense, 1, frames.DRAWN, DEADLINE)
         other.end()
     assert friend.timestamp() == 2
+    # Together more than a frame can ask for.
+    greedy = [Connection(relay.address, Access("sesame"), None, DEADLINE) for _ in range(2)]
+    for number, other in enumerate(greedy):
+        other.send(frames.draw(number, 2**32 - 1))
+    for other in greedy:
+        first, got, _ = frames.read_drawn(other.receive(DEADLINE).body)
+        assert 2 < first < first + got - 1 <= 200_002
+        other.end()
+    assert friend.timestamp() <= 200_003
 
 
 @pytest.mark.parametrize(

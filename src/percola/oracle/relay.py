@@ -23,7 +23,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from percola.errors import StoreError, UsageError
+from percola.errors import PercolaError, UsageError
 from percola.oracle.client import NetworkOracle
 from percola.oracle.server import is_loopback
 from percola.rpc import frames
@@ -33,6 +33,8 @@ from percola.rpc.server import FrameServer, Peer
 UPSTREAM_SECONDS: Final = 1.0
 """Seconds that a call to the oracles may take: less than a client waits for its answer."""
 _IDLE: Final = 60.0
+_MOST_AT_ONCE: Final = 100_000
+"""The most timestamps of a call: a client that asks for more does not use up the oracles' range."""
 _LOCKS: Final = (frames.ATTEND, frames.LOCK, frames.UNLOCK, frames.WAKE)
 
 
@@ -136,11 +138,12 @@ class OracleRelay(Collector):
         return 0.0 if self._waiting else _IDLE
 
     def _answer(self) -> None:
-        wanted = sum(one.asked for one in self._waiting)
+        # What that is too little for waits for the next call.
+        wanted = min(sum(one.asked for one in self._waiting), _MOST_AT_ONCE)
         self.calls += 1
         try:
             first, got = self._oracle.draw(wanted)
-        except StoreError as error:
+        except PercolaError as error:
             self.failures += 1
             waiting, self._waiting = self._waiting, deque()
             for one in waiting:
