@@ -360,6 +360,7 @@ def test_a_process_that_hangs_costs_one_time_out_a_second_and_its_rows_stay_lock
             client.on_wake(lambda _: None)
             wait_until(lambda client=client: len(client.sessions) == 2)
         hangs.signal(signal.SIGSTOP)
+        wait_until(lambda: " T " in Path(f"/proc/{hangs.pid}/stat").read_text(), what="it to stop")
         for client in clients:
             # The first request of each finds out.
             assert seconds(lambda client=client: client.try_lock_many(ROWS)) < SLOW
