@@ -89,7 +89,7 @@ def ranks(web: Web) -> dict[str, float]:
 
 
 def random_web(pages: int, seed: int) -> Web:
-    """A web of some hundred pages or more with a few hubs, redirects, and pages without a link."""
+    """Some hundred pages or more: a few hubs, redirects, canonicals, and pages without a link."""
     dice = random.Random(seed)
     urls = [f"https://host{n % 7}.example/{n}" for n in range(pages)]
     moved = {f"https://old.example/{n}": dice.choice(urls) for n in range(pages // 10)}
@@ -106,6 +106,7 @@ def random_web(pages: int, seed: int) -> Web:
             for url in urls
         },
         moved,
+        {url: dice.choice(urls) for url in urls[::10]},
     )
 
 
