@@ -156,7 +156,7 @@ def hold(kind: str, examples: int) -> None:
 
 def test_random_legal_histories_break_no_rule_in_memory() -> None:
     walked.clear()
-    hold("memory", 250)
+    hold("memory", 400)
     # The histories were worth walking.
     assert min(walked[one] for one in ("left", "pending", "failures", "safe point")) > 0
     assert min(walked[one] for one in ("die", "stall", "observe and die", "collect", "retry")) > 0
