@@ -74,8 +74,8 @@ def test_reading_ahead_takes_a_tenth_of_the_reads_and_ends_in_the_same(tmp_path:
     assert ahead.total() * 12 <= plain.total(), (plain, ahead)
     # How many depends on where the scanner begins and what the exporter does meanwhile: those of
     # `assemble` were 8.7 to 13.4 times fewer in twenty runs. `join` knows only after a second round
-    # which clusters are around a page, and asks then whether these are large.
-    for name, factor in (("join", 11), ("assemble", 7), ("count", 17)):
+    # which clusters are around a page, and asks then whether these are large: 10.6 to 12.7 times.
+    for name, factor in (("join", 10), ("assemble", 7), ("count", 17)):
         assert ahead[name] * factor <= plain[name], (name, plain, ahead)
 
 
