@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import commands
 import engines
 import pytest
 from forked import in_child
@@ -228,3 +229,24 @@ def test_garbage_collection_waits_for_what_reads_natively(repo: Repository) -> N
     repo.collect_garbage(retention=0)
     with pytest.raises(percola.SnapshotTooOldError):
         late.get(text, "a")
+
+
+COLLECTED_TOGETHER = """
+from stores import in_memory
+from percola import Table
+
+docs = Table("docs")
+text = docs.column("text", str)
+repo = in_memory([docs], caches_reads=True, prefetches=True)
+snapshot = repo.snapshot()
+snapshot.get(text, "a")
+# Python collects all of it when the program ends, and may empty it before the snapshot ends.
+repo.context.prefetch.cycle = snapshot
+"""
+
+
+@pytest.mark.parametrize("native", ["0", "1"])
+def test_a_snapshot_that_is_collected_with_its_repository_ends_in_silence(native: str) -> None:
+    support = str(Path(__file__).parents[1] / "support")
+    answer = commands.python(COLLECTED_TOGETHER, PYTHONPATH=support, PERCOLA_NATIVE=native)
+    assert (answer.code, answer.out, answer.err) == (0, "", "")
