@@ -1,6 +1,6 @@
 """A web index of a test's own: load captures, work them off, compare with a computation.
 
-The fixtures `empty`, and `chain` with the sample in it, worked off, are such.
+The fixture `chain` has the sample in it, worked off; `empty` has nothing in it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Chain:
         return str(joined["cluster"])
 
     def document(self, url: str) -> dict[str, Any]:
-        """The document that stands for a page and its cluster."""
+        """The document of the cluster that a page is in."""
         found = self.repo.snapshot().get(tables.document, self.cluster(url))
         assert found is not None, f"there is no document of {url}"
         return found

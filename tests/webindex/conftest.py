@@ -1,4 +1,4 @@
-"""What the tests of this folder share: the sample crawl, loaded and worked off once, and stores."""
+"""Fixtures of this folder: repositories and indexes, empty or with the sample crawl worked off."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def worked_off(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(worked_off: Path, tmp_path: Path) -> Path:
-    """A copy of one's own of that."""
+    """A copy of it for one test."""
     return Path(shutil.copytree(worked_off, tmp_path / "repo"))
 
 
 @pytest.fixture
 def chain(folder: Path) -> Iterator[Chain]:
-    """A web index of one's own with the sample, worked off."""
+    """A web index with the sample worked off, for one test."""
     with open_chain(folder.parent) as chain:
         chain.loaded = list(sample())
         yield chain

@@ -31,7 +31,7 @@ def is_held(folder: Path) -> bool:
 
 
 def when_opened(monkeypatch: pytest.MonkeyPatch, note: Callable[[Any], object]) -> None:
-    """Have `note` called with whoever keeps a writer, each time that it opens one."""
+    """Call `note` with the `KeptWriter` each time that one opens its writer."""
     before = kept.KeptWriter._opened
 
     def noting(self: Any) -> Any:
