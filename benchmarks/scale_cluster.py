@@ -339,7 +339,7 @@ def walls(figures: Mapping[str, Any], work: Work) -> list[Wall]:
         "cores",
     )
     if work.row_locks:
-        locking = 2 * work.row_locks * shared.lock_call / 2
+        locking = work.row_locks * shared.lock_call  # Half of a lock and its release.
         woken = work.row_locks * shared.lock_call / 2
         most = 1000 * (1 - _SENDING) / (drawing + locking + woken)
         if most * work.row_locks > _WAKE_CALLS:

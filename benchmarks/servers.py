@@ -12,10 +12,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import percola
 from percola import StoreError
@@ -31,7 +31,48 @@ class ServerError(percola.PercolaError):
     """A server that a benchmark needs is missing or does not start."""
 
 
-class OracleProcess:
+class _ServerProcess:
+    """A process of a command of percola's that serves at an address; ServerError if it does not.
+
+    Args:
+        arguments: of `percola`.
+        prefix: what the command begins with: to run it somewhere else.
+    """
+
+    def __init__(self, arguments: Sequence[str], prefix: Sequence[str] = ()) -> None:
+        source = str(Path(percola.__file__).parents[1])
+        self.process = subprocess.Popen(
+            [*prefix, sys.executable, "-m", "percola.cli", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": source},
+            text=True,
+        )
+        assert self.process.stdout is not None
+        said = self.process.stdout.readline()
+        told = json.loads(said or "{}")
+        if "address" not in told:
+            self.kill()
+            raise ServerError(f"'percola {' '.join(arguments)}' ended at once: {told}")
+        self.address: str = told["address"]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def kill(self) -> None:
+        """End it as kill -9 does; harmless if it has ended."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+class OracleProcess(_ServerProcess):
     """A process of `percola oracle`; a context manager that ends it.
 
     Args:
@@ -53,37 +94,8 @@ class OracleProcess:
         lease: float = 3.0,
         prefix: tuple[str, ...] = (),
     ) -> None:
-        command = [*prefix, sys.executable, "-m", "percola.cli", "--repo", store, "--json"]
-        source = str(Path(percola.__file__).parents[1])
-        self.process = subprocess.Popen(
-            [*command, "oracle", "--listen", listen, "--lease", str(lease)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": source},
-            text=True,
-        )
-        assert self.process.stdout is not None
-        said = self.process.stdout.readline()
-        told = json.loads(said or "{}")
-        if "address" not in told:
-            self.kill()
-            raise ServerError(f"The oracle at {listen} of {store} ended at once: {told}")
-        self.address: str = told["address"]
-
-    def __enter__(self) -> OracleProcess:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.kill()
-
-    def kill(self) -> None:
-        """End it as kill -9 does; harmless if it has ended."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+        oracle = ["oracle", "--listen", listen, "--lease", str(lease)]
+        super().__init__(["--repo", store, "--json", *oracle], prefix)
 
     @property
     def hands_out(self) -> bool:
@@ -100,8 +112,8 @@ class OracleProcess:
         return True
 
 
-class RelayProcess:
-    """A process of `percola relay`, a context manager that ends it.
+class RelayProcess(_ServerProcess):
+    """A process of `percola relay`; a context manager that ends it.
 
     Args:
         address: the store's, with its oracles.
@@ -111,28 +123,7 @@ class RelayProcess:
     """
 
     def __init__(self, address: str) -> None:
-        command = [sys.executable, "-m", "percola.cli", "--repo", address, "--json", "relay"]
-        self.process = subprocess.Popen(
-            [*command, "--listen", "127.0.0.1:0"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        assert self.process.stdout is not None
-        told = json.loads(self.process.stdout.readline() or "{}")
-        if "address" not in told:
-            self.process.kill()
-            self.process.communicate()
-            raise ServerError(f"The relay for {address} ended at once: {told}")
-        self.address: str = told["address"]
-
-    def __enter__(self) -> RelayProcess:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.communicate()
+        super().__init__(["--repo", address, "--json", "relay", "--listen", "127.0.0.1:0"])
 
 
 def leader(oracles: list[OracleProcess]) -> OracleProcess:

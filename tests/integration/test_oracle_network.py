@@ -11,7 +11,6 @@ import os
 import random
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -21,7 +20,7 @@ import pytest
 from children import Child, hear, say
 from commands import run
 from emulator import Emulator
-from oracle_clients import run_client
+from oracle_clients import await_progress, run_client
 from oracle_schedules import broken_promises
 from servers import Oracle, Relay
 from zookeeper import ZooKeeper
@@ -299,24 +298,11 @@ def test_p1_holds_among_processes_with_a_relay_that_is_killed_and_without(
         for by in (relay.address, relay.address, "")
     ]
 
-    def counts() -> list[int]:
-        for client in clients:
-            client.tell("how many")
-        return [int(client.hear()) for client in clients]
-
-    def progress(more: int = 100) -> None:
-        goals = [count + more for count in counts()]
-        end = time.monotonic() + 60
-        pause = threading.Event()
-        while any(count < goal for count, goal in zip(counts(), goals, strict=True)):
-            assert time.monotonic() < end, "the clients are not served any more"
-            pause.wait(0.01)
-
-    progress()
+    await_progress(clients, 100)
     relay.end(signal.SIGKILL)
-    progress()
+    await_progress(clients, 100)
     stack.enter_context(Relay(f"{store}?oracle={only.address}", relay.address))
-    progress()
+    await_progress(clients, 100)
     for client in clients:
         client.tell("stop")
     events = [event for client in clients for event in client.hear()]

@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from multiprocessing.connection import Connection as Pipe
@@ -19,7 +18,7 @@ from typing import Any, Final
 import pytest
 from children import Child, hear, say
 from emulator import Emulator, Relay, repository
-from oracle_clients import run_client
+from oracle_clients import SOON, await_progress, counts, run_client
 from oracle_schedules import Event, broken_promises
 
 from percola import Repository, Table, Transaction
@@ -38,7 +37,6 @@ WaitUntil = Callable[..., Any]
 LEASE: Final = 1.0
 THREADS: Final = 4
 CLIENTS: Final = 3
-SOON: Final = 45.0
 
 accounts = Table("accounts")
 balance = accounts.column("balance", int)
@@ -93,20 +91,9 @@ class Fleet:
         record = newest(self.store)
         return record is not None and bool(record.holder) and self.leader() != old
 
-    def counts(self, clients: list[Child]) -> list[int]:
-        for client in clients:
-            client.tell("how many")
-        return [int(client.hear()) for client in clients]
-
     def progress(self, clients: list[Child] | None = None, more: int = 40) -> None:
         """Wait until every client has been answered so often again."""
-        clients = self.clients if clients is None else clients
-        end = time.monotonic() + SOON
-        pause = threading.Event()
-        goals = [count + more for count in self.counts(clients)]
-        while any(count < goal for count, goal in zip(self.counts(clients), goals, strict=True)):
-            assert time.monotonic() < end, "the clients are not served any more"
-            pause.wait(0.01)
+        await_progress(self.clients if clients is None else clients, more)
 
     def check(self) -> list[Event]:
         """End the clients; everything that they noted, which keeps rule P1."""
@@ -225,11 +212,11 @@ def test_without_its_store_an_oracle_stops_when_its_lease_has_ended_and_goes_on_
             mortal.pause()
             try:
                 wait_until(lambda: not any(map(serves, fleet.addresses)), what="the lease to end")
-                counts = fleet.counts(fleet.clients)
+                before = counts(fleet.clients)
             finally:
                 mortal.resume()
             fleet.progress()
-            assert all(a < b for a, b in zip(counts, fleet.counts(fleet.clients), strict=True))
+            assert all(a < b for a, b in zip(before, counts(fleet.clients), strict=True))
         fleet.check()
 
 

@@ -7,12 +7,34 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Sequence
 from multiprocessing.connection import Connection
+from typing import Final
 
-from children import hear, say
+from children import Child, hear, say
 from oracle_schedules import Event
 
 from percola.oracle.client import NetworkOracle
+
+SOON: Final = 45.0
+"""Seconds in which clients are answered, also while oracles take over."""
+
+
+def counts(clients: Sequence[Child]) -> list[int]:
+    """How much each client, a process of `run_client`, has noted."""
+    for client in clients:
+        client.tell("how many")
+    return [int(client.hear()) for client in clients]
+
+
+def await_progress(clients: Sequence[Child], more: int) -> None:
+    """Wait until every client has been answered so often again."""
+    end = time.monotonic() + SOON
+    pause = threading.Event()
+    goals = [count + more for count in counts(clients)]
+    while any(count < goal for count, goal in zip(counts(clients), goals, strict=True)):
+        assert time.monotonic() < end, "the clients are not served any more"
+        pause.wait(0.01)
 
 
 def run_client(

@@ -15,7 +15,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from commands import command, environment
 from emulator import Emulator
@@ -25,69 +25,52 @@ from zookeeper import ZooKeeper
 LEASE: Final = 1.0
 
 
-class Oracle:
+class Listening:
+    """A process of a command of percola's that serves at an address until it is told to end."""
+
+    def __init__(self, repo: str, name: str, *options: str, **variables: str) -> None:
+        self.process = subprocess.Popen(
+            command("--repo", repo, "--json", name, *options),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env=environment(**variables),
+            text=True,
+        )
+        assert self.process.stdout is not None
+        said = self.process.stdout.readline()
+        assert said, f"the {name} ended at once"
+        self.address: str = json.loads(said)["address"]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.end()
+
+    def end(self, number: int = signal.SIGKILL) -> str:
+        """Send it a signal, and return what it still said."""
+        self.process.send_signal(number)
+        said, _ = self.process.communicate(timeout=90)
+        return said
+
+
+class Oracle(Listening):
     """A process of `percola oracle`."""
 
     def __init__(
         self, store: str, listen: str = "127.0.0.1:0", *options: str, **variables: str
     ) -> None:
-        arguments = ["--repo", store, "--json", "oracle", "--listen", listen]
-        self.process = subprocess.Popen(
-            command(*arguments, "--lease", str(LEASE), *options),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment(**variables),
-            text=True,
-        )
-        assert self.process.stdout is not None
-        said = self.process.stdout.readline()
-        assert said, "the oracle ended at once"
-        self.address: str = json.loads(said)["address"]
-
-    def __enter__(self) -> Oracle:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.end()
-
-    def end(self, number: int = signal.SIGKILL) -> str:
-        """Send it a signal, and return what it still said."""
-        self.process.send_signal(number)
-        said, _ = self.process.communicate(timeout=90)
-        return said
+        lease = ("--lease", str(LEASE))
+        super().__init__(store, "oracle", "--listen", listen, *lease, *options, **variables)
 
 
-class Relay:
+class Relay(Listening):
     """A process of `percola relay`."""
 
     def __init__(self, address: str, listen: str = "127.0.0.1:0", **variables: str) -> None:
-        self.process = subprocess.Popen(
-            command("--repo", address, "--json", "relay", "--listen", listen),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment(**variables),
-            text=True,
-        )
-        assert self.process.stdout is not None
-        said = self.process.stdout.readline()
-        assert said, "the relay ended at once"
-        self.address: str = json.loads(said)["address"]
-
-    def __enter__(self) -> Relay:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.end()
-
-    def end(self, number: int = signal.SIGKILL) -> str:
-        """Send it a signal, and return what it still said."""
-        self.process.send_signal(number)
-        said, _ = self.process.communicate(timeout=90)
-        return said
+        super().__init__(address, "relay", "--listen", listen, **variables)
 
 
 class Servers:
