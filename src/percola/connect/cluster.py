@@ -143,14 +143,22 @@ def _source(address: NetworkAddress, store: Store) -> str:
 def _oracle(address: NetworkAddress, source: str) -> NetworkOracle:
     from percola.oracle.client import NetworkOracle
 
-    try:
-        return NetworkOracle(
-            address.oracles, source=source, relay=os.environ.get(RELAY, ""), **credentials()
-        )
-    except UsageError as error:
-        if relay := os.environ.get(RELAY):
-            raise UsageError(f"{error} {RELAY} is {relay!r}.") from error
-        raise
+    return NetworkOracle(address.oracles, source=source, relay=_relay(), **credentials())
+
+
+def _relay() -> str:
+    """The address of this machine's relay; empty if there is none. UsageError for no address."""
+    from percola.rpc.client import split_address
+
+    relay = os.environ.get(RELAY, "")
+    if relay:
+        try:
+            split_address(relay)
+        except UsageError as error:
+            raise UsageError(
+                f"{RELAY} is {relay!r}, but a relay's address is HOST:PORT, such as 127.0.0.1:7071."
+            ) from error
+    return relay
 
 
 def _coordination(address: NetworkAddress, source: str, oracle: NetworkOracle) -> Coordination:

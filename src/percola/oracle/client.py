@@ -71,7 +71,8 @@ class NetworkOracle(Oracle):
         source: str = "",
         relay: str = "",
     ) -> None:
-        for address in (*addresses, *filter(None, [relay])):
+        asked = (relay, *addresses) if relay else tuple(addresses)
+        for address in asked:
             split_address(address)
         if not addresses or isinstance(addresses, str):
             raise UsageError("Name the address of at least one oracle, in a list.")
@@ -79,7 +80,7 @@ class NetworkOracle(Oracle):
             raise UsageError("The seconds to wait for an oracle must be above 0.")
         self.addresses = tuple(addresses)
         self.relay = relay
-        self.asked = (relay, *addresses) if relay else self.addresses
+        self.asked = asked
         """The addresses that are asked in turn."""
         self.timeout_seconds = timeout_seconds
         self.request_seconds = request_seconds

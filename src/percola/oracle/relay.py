@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
 from typing import Final, NamedTuple
 
 from prometheus_client import CollectorRegistry
@@ -25,7 +24,7 @@ from prometheus_client.registry import Collector
 
 from percola.errors import PercolaError, UsageError
 from percola.oracle.client import NetworkOracle
-from percola.oracle.server import is_loopback
+from percola.oracle.server import is_loopback, split_listen
 from percola.rpc import frames
 from percola.rpc.frames import Code, FrameError
 from percola.rpc.server import FrameServer, Peer
@@ -60,11 +59,7 @@ class OracleRelay(Collector):
     """
 
     def __init__(self, oracle: NetworkOracle, listen: str, *, token: str = "") -> None:
-        host, colon, port = listen.rpartition(":")
-        if not (colon and host and port.isdigit() and int(port) < 2**16):
-            raise UsageError(
-                f"A relay listens at HOST:PORT, such as 127.0.0.1:7071, not {listen!r}."
-            )
+        host, port = split_listen(listen, "A relay", "127.0.0.1:7071")
         if not is_loopback(host):
             raise UsageError(
                 f"A relay is for the processes of its own machine, and does without TLS: let it "
@@ -148,25 +143,15 @@ class OracleRelay(Collector):
             waiting, self._waiting = self._waiting, deque()
             for one in waiting:
                 # Its client asks the oracles by itself.
-                self._send(one, frames.refused(Code.BUSY, str(error), one.number))
+                self._server.send(one.peer, frames.refused(Code.BUSY, str(error), one.number))
             return
         source = self._oracle.source.encode()
         self.timestamps += got
         last = first + got - 1 if got else first
         # Those for which it was not enough wait for the next call, in their order.
-        for _ in range(len(self._waiting)):
-            one = self._waiting[0]
+        while self._waiting and (got or not self._waiting[0].asked):
+            one = self._waiting.popleft()
             given = min(one.asked, got)
-            if one.asked and not given:
-                return
-            self._waiting.popleft()
-            if one.asked:
-                self._send(one, frames.drawn(one.number, first, given, source))
-            else:
-                self._send(one, frames.drawn(one.number, last, 0, source))
+            answer = frames.drawn(one.number, first if given else last, given, source)
+            self._server.send(one.peer, answer)
             first, got = first + given, got - given
-
-    def _send(self, request: _Request, answer: bytes) -> None:
-        if not request.peer.is_closed:
-            with suppress(OSError):
-                self._server.send(request.peer, answer)

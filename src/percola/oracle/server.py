@@ -71,9 +71,7 @@ def check_access(listen: str, token: str, tls: Tls | None) -> None:
 
     Beyond loopback clients must show a token or, with TLS, a certificate.
     """
-    host, colon, port = listen.rpartition(":")
-    if not (colon and host and port.isdigit() and int(port) < 2**16):
-        raise UsageError(f"An oracle listens at HOST:PORT, such as 0.0.0.0:7070, not {listen!r}.")
+    host, port = split_listen(listen, "An oracle", "0.0.0.0:7070")
     if not token.isprintable() or not token.isascii() or token != token.strip():
         raise UsageError("The oracle's token must be printable ASCII, with no blank around it.")
     if len(token) > frames.TOKEN_BYTES:
@@ -86,6 +84,14 @@ def check_access(listen: str, token: str, tls: Tls | None) -> None:
         "--token-file FILE and its clients with PERCOLA_ORACLE_TOKEN_FILE=FILE, or listen at "
         f"127.0.0.1:{port}."
     )
+
+
+def split_listen(listen: str, who: str, example: str) -> tuple[str, str]:
+    """Host and port of where a server listens, `HOST:PORT`; else UsageError."""
+    host, colon, port = listen.rpartition(":")
+    if not (colon and host and port.isdigit() and int(port) < 2**16):
+        raise UsageError(f"{who} listens at HOST:PORT, such as {example}, not {listen!r}.")
+    return host, port
 
 
 def is_loopback(host: str) -> bool:

@@ -35,8 +35,6 @@ from percola.rpc.client import Access, Connection
 
 LOCK_SECONDS: Final = 0.3
 
-_SLOTS: Final = 256
-
 
 class _Turn(NamedTuple):
     """A lock as it was taken: from a process of the service, or in this process alone."""
@@ -85,10 +83,7 @@ class LockServiceClient(LockService):
             inherited.leave_to_parent()
         # Two connections to one process would be two sessions, which exclude each other.
         self._links = [self._link_to(one) for one in dict.fromkeys(self.addresses)]
-        self._preferred = [
-            sorted(self._links, key=lambda link: _preference(slot, link.address))
-            for slot in range(_SLOTS)
-        ]
+        self._preferred: dict[int, list[Link]] = {}
         self._waker = Waker(self._links, self._connect)
         self._opened = [*self._links, self._waker]
 
@@ -98,7 +93,7 @@ class LockServiceClient(LockService):
         return frozenset(link.address for link in self._links if link.session is not None)
 
     def _link_to(self, address: str) -> Link:
-        return Link(address, self._connect, self.lock_seconds, lambda one: self._run_callbacks(one))
+        return Link(address, self._connect, self.lock_seconds, self._run_callbacks)
 
     def _connect(self, address: str, seconds: float) -> Connection:
         return Connection(address, self.access, self.context, seconds)
@@ -146,7 +141,12 @@ class LockServiceClient(LockService):
 
     def _link_of(self, key: bytes) -> Link | None:
         """The process to ask for a lock; None if none is there."""
-        return next((link for link in self._preferred[key[0]] if link.is_usable()), None)
+        slot = key[0]
+        preferred = self._preferred.get(slot)
+        if preferred is None:
+            preferred = sorted(self._links, key=lambda link: _preference(slot, link.address))
+            self._preferred[slot] = preferred
+        return next((link for link in preferred if link.is_usable()), None)
 
     def unlock_many(self, rows: Iterable[tuple[str, bytes]]) -> None:
         rows = list(rows)
