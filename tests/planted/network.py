@@ -89,7 +89,7 @@ PLANTED = [
     in_file("src/percola/oracle/relay.py", _RELAY)(
         "relay-answers-more-than-it-has-drawn",
         "Where a call to the oracle brings fewer timestamps than were asked for, some come twice.",
-        "test_requests_for_more_than_a_range_are_answered_in_parts",
+        "test_a_relay_takes_a_token_serves_no_locks_and_ends_connections_that_make_no_sense",
         old="            given = min(one.asked, got)\n",
         new="            given = one.asked\n",
     ),
