@@ -32,6 +32,31 @@ def test_the_header_names_the_charset(text: str, codec: str, content_type: str) 
 
 
 @pytest.mark.parametrize(
+    ("label", "codec", "text"),
+    [
+        ("euc-kr", "cp949", "<p>안녕하세요. 똠방각하 펲시콜라</p>"),
+        ("ks_c_5601-1987", "cp949", "<p>설믜를 봤다</p>"),
+        ("Shift_JIS", "cp932", "<p>①株式会社～㈱日本橋髙島屋</p>"),
+        ("gb2312", "gb18030", "<p>价格：€20，作者：㐂</p>"),
+        ("big5", "big5hkscs", "<p>下圍碁喺香港嘅</p>"),
+        ("tis-620", "cp874", "<p>“ภาษาไทย”</p>"),
+    ],
+)
+def test_a_charset_is_the_larger_one_that_browsers_read_it_as(
+    label: str, codec: str, text: str
+) -> None:
+    assert decode(text.encode(codec), f"text/html; charset={label}") == text
+    page = f'<meta charset="{label}">{text}'
+    assert decode(page.encode(codec), "text/html") == page
+
+
+@pytest.mark.parametrize("header", ["text/html", "text/html; charset=utf-16"])
+def test_a_page_without_nul_characters_is_not_utf_16(header: str) -> None:
+    page = f'<meta charset="utf-16">{FRENCH}{JAPANESE}'
+    assert decode(page.encode(), header) == page
+
+
+@pytest.mark.parametrize(
     ("text", "codec"),
     [(FRENCH, "utf-8"), (FRENCH, "cp1252"), (RUSSIAN, "koi8-r"), (JAPANESE, "euc_jp")],
 )

@@ -32,6 +32,15 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
+# Browsers read these charsets as the larger ones that most such pages are written in, and a page
+# with one character of those may seem to be in another language altogether.
+_LARGER: Final = {
+    "shift_jis": "cp932",
+    "euc_kr": "cp949",
+    "gbk": "gb18030",
+    "big5": "big5hkscs",
+    "iso8859-11": "cp874",
+}
 _CHARSET = re.compile(r"charset\s*=[\s\"']*([\w.:-]+)", re.ASCII | re.IGNORECASE)
 # One in this many characters may be broken before a charset counts as wrong.
 _TOLERATED = 500
@@ -70,6 +79,8 @@ def decode(body: bytes, content_type: str | None) -> str:
             return _finish(_text(body[len(mark) :], codec))
     best, least = "", len(body) + 1
     for codec in _charsets(body, content_type):
+        if codec.startswith("utf-16") and b"\0" not in body:
+            continue  # A declaration that was kept when the page was saved in another charset.
         text = _text(body, codec)
         damage = text.count(_DAMAGE) - text.endswith(_DAMAGE)
         if damage * _TOLERATED <= len(text):
@@ -100,7 +111,7 @@ def _closed(tag: re.Match[str]) -> str:
 
 def _text(body: bytes, codec: str) -> str:
     """Decode up to the last whole character: a page may be cut off within its last one."""
-    return codecs.getincrementaldecoder(codec)("replace").decode(body)
+    return codecs.getincrementaldecoder(_LARGER.get(codec, codec))("replace").decode(body)
 
 
 def _charsets(body: bytes, content_type: str | None) -> Iterator[str]:
