@@ -23,6 +23,8 @@ def read(
     [
         ("noindex", True, False),
         ("NoFollow , noarchive", False, True),
+        ("noindex nofollow", True, True),
+        ("index;nofollow", False, True),
         ("none", True, True),
         ("all, index", False, False),
         ("noindexing", False, False),
@@ -43,6 +45,8 @@ def test_robots_directives_of_the_page(content: str, noindex: bool, nofollow: bo
         ("noarchive, nofollow", False, True),
         ("googlebot: noindex, nofollow", False, False),
         ("googlebot: noindex\nnofollow", False, True),
+        ("noindex nofollow", True, True),
+        ("googlebot: noindex nofollow", False, False),
         ("*: noindex", True, False),
         ("unavailable_after: 25 Jun 2030 15:00:00 GMT, noindex", True, False),
         ("max-snippet: 10", False, False),

@@ -541,8 +541,9 @@ def _asks(said: Set[str], directive: Literal["noindex", "nofollow"]) -> bool:
 
 
 def _words(content: str) -> set[str]:
-    """Directives, without spaces: ``noindex``, ``max-snippet:0``."""
-    return {"".join(word.split()) for word in content.lower().split(",")}
+    """Directives: ``noindex``, ``max-snippet:0``. Some authors leave out the commas."""
+    said = " ".join(content.lower().split()).replace(" :", ":").replace(": ", ":")
+    return set(re.split("[ ,;]", said))
 
 
 def _detect_language(text: str) -> str | None:
