@@ -107,6 +107,18 @@ def test_a_main_heading_counts_where_it_is_not_in_the_frame_of_the_site(
     assert sketched("Beetle").is_near(sketched("Butterfly")) is alike
 
 
+def test_a_word_is_whole_where_the_author_says_that_it_may_be_divided() -> None:
+    page = parse(
+        b"<title>Donau&shy;dampf&shy;schiff</title><h1>Die Donau&#8203;dampf</h1><p>Das "
+        b"Donau&shy;dampf&shy;schiff <a href=/x>bind&#8288;TextDomain&#65279;Codeset</a>",
+        URL,
+        HTML,
+    )
+    assert (page.title, page.headings) == ("Donaudampfschiff", ("Die Donaudampf",))
+    assert "Das Donaudampfschiff bindTextDomainCodeset" in page.text
+    assert page.links[0].anchors == ("bindTextDomainCodeset",)
+
+
 def test_whitespace_and_navigation_do_not_change_the_text_hash() -> None:
     reindented = SHOP.replace("\n", "\r\n   ").replace("All teas", "Every tea")
     other = parse(reindented.encode(), URL, HTML)

@@ -178,6 +178,7 @@ def test_words_joined_by_punctuation_are_found_whole_and_in_part(index: TantivyI
         ("ภาษาไทยไม่มีช่องว่าง", "ไทย"),
         ("हिन्दी में लिखा", "हिन्दी"),
         ("\uff21\uff22\uff23 full width", "abc"),
+        ("Das Donaudampfschiff", "donau\u00addampf\u200bschiff"),
     ],
 )
 def test_words_of_many_languages_are_found(index: TantivyIndex, text: str, query: str) -> None:

@@ -19,6 +19,8 @@ import re
 import unicodedata
 from dataclasses import dataclass, replace
 
+from webindex.page.text import collapse
+
 # Limits beyond what people type. Indexes ignore the rest of a longer query; `check_length`
 # refuses it before, so that a user knows.
 MAX_CHARACTERS = 500
@@ -102,9 +104,8 @@ def hint_for(query: str) -> str | None:
 
 def parse_query(query: str) -> list[Clause]:
     """Parse a user's query. The texts are in Unicode form NFC and may contain no word at all."""
-    # A lone surrogate, which some clients send, cannot be passed to any index.
-    query = query[:MAX_CHARACTERS].encode("utf-8", "replace").decode()
-    found = _CLAUSE.finditer(unicodedata.normalize("NFC", query))
+    # As texts are: without lone surrogates, which some clients send, and without soft hyphens.
+    found = _CLAUSE.finditer(unicodedata.normalize("NFC", collapse(query[:MAX_CHARACTERS])))
     clauses = [
         Clause(
             match["phrase"] or match["word"],
