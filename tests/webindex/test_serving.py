@@ -149,6 +149,7 @@ def test_every_word_is_needed_and_a_minus_excludes(index: TantivyIndex) -> None:
     assert sorted(found(index.search("red pie"))) == ["a", "b"]
     assert found(index.search("red apple")) == ["a"]
     assert found(index.search("pie -apple")) == ["b"]
+    assert found(index.search("pie --apple")) == found(index.search("pie apple")) != ["b"]
     assert found(index.search('"red pie"')) == []
     assert found(index.search('"cherry pie"')) == ["b"]
     assert index.search("-apple") == SearchResults((), 0)

@@ -3,6 +3,7 @@
     linux kernel        both words, anywhere in the document
     "linux kernel"      the two words side by side
     linux -kernel       without the second word, as typed: pages with other forms of it stay
+    git --amend         both words: an option, with two dashes
     linux kern          words that begin with the last one, if no document contains it as typed
     what is linux       "what" and "is" need not be there: little words beside others
     raw_input, $HOME    that very name before its parts
@@ -28,7 +29,7 @@ MAX_CLAUSES = 32
 
 _CLAUSE = re.compile(
     r"""
-    (?:(?<!\S)(?P<minus>-))?
+    (?:(?<!\S)(?P<minus>-)(?!-))?
     (?: ["“„”] (?P<phrase>[^"“„”]+) ["“”]
       | (?P<word>[^\s"“„”]+) )
     """,
@@ -97,7 +98,8 @@ def hint_for(query: str) -> str | None:
     """What to do about a query that has nothing to look for in it; None if it has."""
     if not any(letter.isalnum() for letter in query):
         return "There is no word in your query: type a word or two to look for."
-    if all(word.startswith("-") for word in query.split()):
+    clauses = parse_query(query)
+    if clauses and all(one.excluded for one in clauses):
         return "Your query only says what to leave out: add a word that pages should have."
     return None
 
