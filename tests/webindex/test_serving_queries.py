@@ -210,6 +210,22 @@ def test_a_word_is_found_in_its_other_forms_by_the_language_of_the_page(
     assert index.search(f'"{query}"').total == (text.count(query) > 0), "quoted, as it is"
 
 
+@pytest.mark.parametrize(
+    ("language", "text", "query"),
+    [
+        ("fr", "la verbosité du serveur", "verbosite"),
+        ("pt", "a configuração do servidor", "configuracao"),
+        ("es", "la configuración del servidor", "configuracion"),
+        ("en", "where résumés are kept", "resumes"),
+    ],
+)
+def test_a_word_is_found_without_its_accents_where_its_stem_is_another_one(
+    index: TantivyIndex, language: str, text: str, query: str
+) -> None:
+    index.apply([document("https://a.example/1", text, language=language)])
+    assert index.search(query).total == 1
+
+
 def test_another_language_has_other_forms(index: TantivyIndex) -> None:
     index.apply([document("https://a.example/1", "die Häuser", language="en")])
     index.apply([document("https://a.example/2", "ein Hund", language="de")])

@@ -2,9 +2,10 @@
 
 Every clause of the query has to match in some field, scored by BM25. A single word is sought by its
 stems in the languages that the index has: each document was indexed by the stems of its own
-language. Several words side by side, a phrase or a word that the index splits, are sought as they
-are. The best of the fields counts in full and the others for a seventh, so that a word that is
-repeated in title and anchors is not counted twice.
+language. It is also sought as it was typed: without an accent, a word may have another stem.
+Several words side by side, a phrase or a word that the index splits, are sought as they are. The
+best of the fields counts in full and the others for a seventh, so that a word that is repeated in
+title and anchors is not counted twice.
 
 What the words of a query do not say is added to the score of the documents that match: the whole
 query is a name of the page, or a heading, or the text of a link to it; two of its words stand near
@@ -45,6 +46,8 @@ ADDRESS_SCORE: Final = 1e6
 NAME_SCORE: Final = {"names": 12.0, "called": 12.0}
 IDENTIFIER: Final = 2.0
 PARTS: Final = 0.5
+# A word as it was typed, beside its stems: less, so that the stems decide about the order.
+TYPED: Final = 0.5
 LITTLE: Final = 0.1
 # Two words of the query with at most `SLOP` others between them, by field.
 BESIDE: Final = {"title": 0.5, "headings": 0.5, "text": 1.0}

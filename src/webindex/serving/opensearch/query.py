@@ -22,6 +22,7 @@ from webindex.serving.reading import (
     SLOP,
     STEMMED,
     TIE,
+    TYPED,
     Asked,
     Filters,
     Sought,
@@ -94,7 +95,8 @@ def _clause(one: Sought) -> Query:
             for field in STEMMED
         ]
         fields.append({"term": {"url": one.words[0][0]}})
-        found = [{"dis_max": {"queries": fields, "tie_breaker": TIE}}, *found[1:]]
+        stems: Query = {"dis_max": {"queries": fields, "tie_breaker": TIE}}
+        found = [stems, _boosted(found[0], TYPED), *found[1:]]
     if one.identifier is not None:
         term = {"term": {"identifiers": {"value": one.identifier, "boost": IDENTIFIER}}}
         found = [_boosted(any_of(found), PARTS), term]

@@ -20,6 +20,7 @@ from webindex.serving.reading import (
     SLOP,
     STEMMED,
     TIE,
+    TYPED,
     Asked,
     Filters,
     Sought,
@@ -110,7 +111,8 @@ def _clause(schema: tantivy.Schema, one: Sought) -> Query:
             for field in STEMMED
         ]
         fields.append(Query.term_query(schema, "url", one.words[0][0]))
-        found = [Query.disjunction_max_query(fields, tie_breaker=TIE), *found[1:]]
+        stems = Query.disjunction_max_query(fields, tie_breaker=TIE)
+        found = [stems, Query.boost_query(found[0], TYPED), *found[1:]]
     if one.identifier is not None:
         term = Query.term_query(schema, "identifiers", one.identifier)
         found = [Query.boost_query(_any(found), PARTS), Query.boost_query(term, IDENTIFIER)]
