@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from oracle_in_process import HERE, Held, server
+from oracle_in_process import HERE, Held, leading, server
 from stores import DEADLINE, all_at_once, in_thread
 
 import percola.oracle.client as client_module
@@ -50,6 +50,11 @@ def unread(relay: OracleRelay) -> int:
     """On how many connections something has come that was not read yet."""
     sockets = [peer.socket for peer in relay._server._peers.values()]
     return len(select.select(sockets, [], [], 0)[0])
+
+
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """The warnings about relays."""
+    return [one.getMessage() for one in caplog.records if "relay" in one.getMessage()]
 
 
 def test_p1_what_comes_while_a_call_is_under_way_shares_the_next_one(
@@ -181,14 +186,32 @@ def test_a_relay_believes_only_the_oracle_that_its_clients_believe(
         stranger.timestamp()
 
 
+def test_a_relay_with_another_token_or_of_another_repository_stops_no_client(
+    server: OracleServer, stack: ExitStack, caplog: pytest.LogCaptureFixture
+) -> None:
+    other = stack.enter_context(leading())
+    strange = relay_to(stack, other.address)
+    refusing = stack.enter_context(
+        OracleRelay(NetworkOracle([server.address]), HERE, token="another")
+    )
+    assert client_of(stack, strange.address, other.address).timestamp() == 1
+    for relay, why in ((strange, "draws for another repository"), (refusing, "token")):
+        client = NetworkOracle([server.address], relay=relay.address, source=server.ranges.source)
+        stack.callback(client.close)
+        first = client.timestamp()
+        assert client.timestamp() == first + 1
+        assert [why in line and relay.address in line for line in told(caplog)] == [True]
+        caplog.clear()
+
+
 def test_a_relay_takes_a_token_serves_no_locks_and_ends_connections_that_make_no_sense(
     server: OracleServer, stack: ExitStack
 ) -> None:
     upstream = NetworkOracle([server.address])
     relay = stack.enter_context(OracleRelay(upstream, HERE, token="sesame"))
-    stranger = NetworkOracle([NOWHERE], relay=relay.address, token="wrong")
+    stranger = NetworkOracle([NOWHERE], relay=relay.address, token="wrong", timeout_seconds=0.3)
     stack.callback(stranger.close)
-    with pytest.raises(StoreError, match=r"refuses this client: .*token"):
+    with pytest.raises(StoreError, match=rf"{relay.address}: The token is missing or wrong"):
         stranger.timestamp()
     friend = NetworkOracle([NOWHERE], relay=relay.address, token="sesame")
     stack.callback(friend.close)

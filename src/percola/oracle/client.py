@@ -12,6 +12,7 @@ one drawn was requested by a thread that waits for it.
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -24,6 +25,8 @@ from percola.platform.fork_safety import at_fork, new_random
 from percola.rpc import frames
 from percola.rpc.client import Access, Connection, LostError, RefusedError, split_address
 from percola.rpc.frames import Code
+
+log = logging.getLogger("percola.oracle")
 
 TIMEOUT_SECONDS: Final = 30.0
 REQUEST_SECONDS: Final = 2.0
@@ -52,7 +55,8 @@ class NetworkOracle(Oracle):
         certificate: the client's (chain, key) in PEM, if the oracles require one.
         source: the identity that the oracles must have; empty: that of the first one to answer.
         relay: `host:port` of `percola.oracle.relay` on this machine, which is asked first, without
-            TLS; empty: none. The oracles are asked while it does not answer.
+            TLS; empty: none. The oracles are asked while it does not answer, if it refuses, and if
+            it draws for another repository.
 
     `timestamp` and `read_timestamp` raise StoreError if no oracle answers for `timeout_seconds`
     (twice that if they must wait for other threads' call first), or at once if one refuses the
@@ -296,9 +300,14 @@ class _Line:
             left = max(0.05, deadline - time.monotonic())
             try:
                 first, got, source = self._ask(address, count, min(oracle.request_seconds, left))
+                if self._is_at_relay and oracle.source not in ("", source):
+                    raise RefusedError(Code.MALFORMED, "it draws for another repository")
             except (LostError, RefusedError) as error:
                 if isinstance(error, RefusedError) and error.code in _IN_VAIN:
-                    raise StoreError(_refused(address, error)) from error
+                    if not self._is_at_relay:
+                        raise StoreError(_refused(address, error)) from error
+                    told = str(error).rstrip(".")
+                    log.warning("the relay at %s cannot be used: %s", address, told)
                 # The last try may have had too little time to find out anything.
                 if left >= _TELLING_SECONDS or address not in failed:
                     failed[address] = str(error).rstrip(".")
