@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import select
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -161,6 +162,27 @@ def test_a_relay_that_is_not_there_is_asked_ever_more_seldom(
         now[0] += 1
     waits = [round(later - earlier) for earlier, later in itertools.pairwise(tried)]
     assert waits == [10, 20, 40, 80, 160, 300, 300, 300, 300, 300]
+
+
+def test_a_relay_that_hangs_is_asked_once_while_the_oracles_change(
+    stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hangs = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+    relay = f"127.0.0.1:{hangs.getsockname()[1]}"
+    tried: list[str] = []
+    connect = client_module.Connection
+
+    def connecting(address: str, *rest: object) -> Connection:
+        tried.append(address)
+        return connect(address, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(client_module, "Connection", connecting)
+    client = NetworkOracle([NOWHERE], relay=relay, timeout_seconds=1, request_seconds=0.1)
+    stack.callback(client.close)
+    with pytest.raises(StoreError, match=rf"{relay}: no answer"):
+        client.timestamp()
+    assert tried.count(NOWHERE) > 2
+    assert tried.count(relay) == 1
 
 
 def test_a_relay_without_an_oracle_refuses_and_its_clients_ask_the_oracles(

@@ -332,6 +332,8 @@ class _Line:
                 ) from trouble
             self._leave()
             self._at = (self._at + 1) % len(oracle.asked)
+            if self._is_at_relay and time.monotonic() < self._relay_at:
+                self._at = 1
             if tries % len(oracle.asked) == 0:
                 rounds = tries // len(oracle.asked)
                 time.sleep(min(left, backoff(self._rng, rounds, first=0.02, most=0.3)))
