@@ -186,12 +186,16 @@ def test_a_relay_that_hangs_is_asked_once_while_the_oracles_change(
 
 
 def test_a_relay_without_an_oracle_refuses_and_its_clients_ask_the_oracles(
-    server: OracleServer, stack: ExitStack
+    server: OracleServer, stack: ExitStack, caplog: pytest.LogCaptureFixture
 ) -> None:
     upstream = NetworkOracle([NOWHERE], timeout_seconds=0.1)
     relay = stack.enter_context(OracleRelay(upstream, HERE))
     assert client_of(stack, relay.address, server.address).timestamp() == 1
     assert (relay.failures, relay.timestamps) == (1, 0)
+    assert client_of(stack, relay.address, server.address).timestamp() == 2
+    assert relay.failures == 2
+    said = [one.getMessage() for one in caplog.records]
+    assert [NOWHERE in line for line in said] == [True], "once a minute"
     lost = NetworkOracle([NOWHERE], relay=relay.address, timeout_seconds=0.3)
     stack.callback(lost.close)
     with pytest.raises(StoreError, match=rf"No oracle .*{relay.address}: "):

@@ -14,6 +14,8 @@ and return to it later.
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import deque
 from collections.abc import Iterator
 from typing import Final, NamedTuple
@@ -29,9 +31,13 @@ from percola.rpc import frames
 from percola.rpc.frames import Code, FrameError
 from percola.rpc.server import FrameServer, Peer
 
+log = logging.getLogger("percola.oracle")
+
 UPSTREAM_SECONDS: Final = 1.0
 """Seconds that a call to the oracles may take: less than a client waits for its answer."""
 _IDLE: Final = 60.0
+_QUIET_SECONDS: Final = 60.0
+"""Seconds for which failures are logged once."""
 _MOST_AT_ONCE: Final = 100_000
 """The most timestamps of a call: a client that asks for more does not use up the oracles' range."""
 _LOCKS: Final = (frames.ATTEND, frames.LOCK, frames.UNLOCK, frames.WAKE)
@@ -70,6 +76,7 @@ class OracleRelay(Collector):
         self.address = self._server.address
         """The address it listens on, as `host:port`."""
         self._waiting: deque[_Request] = deque()
+        self._log_at = 0.0
         self.requests = 0
         self.calls = 0
         self.failures = 0
@@ -140,6 +147,10 @@ class OracleRelay(Collector):
             first, got = self._oracle.draw(wanted)
         except PercolaError as error:
             self.failures += 1
+            # Nobody else says so: its clients go on with the oracles.
+            if (now := time.monotonic()) >= self._log_at:
+                self._log_at = now + _QUIET_SECONDS
+                log.warning("%s", error)
             waiting, self._waiting = self._waiting, deque()
             for one in waiting:
                 # Its client asks the oracles by itself.
