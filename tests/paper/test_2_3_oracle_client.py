@@ -230,6 +230,7 @@ def test_an_oracle_that_goes_backwards_is_found_out(wait_until: WaitUntil) -> No
         {"addresses": [":7"]},
         {"addresses": ["h:0"]},
         {"addresses": ["h:x"]},
+        {"addresses": ["h..x:1"]},
         {"addresses": "h:1"},
         {"addresses": ["h:1"], "timeout_seconds": 0},
     ],
@@ -239,7 +240,7 @@ def test_a_client_refuses_options_that_cannot_work(options: dict[str, Any]) -> N
         NetworkOracle(**options)
 
 
-@pytest.mark.parametrize("listen", ["7070", "host:", ":7070", "host:99999", "host:x"])
+@pytest.mark.parametrize("listen", ["7070", "host:", ":7070", "host:99999", "host:x", "h..x:1"])
 def test_a_server_refuses_an_address_that_is_none(listen: str) -> None:
     with pytest.raises(UsageError, match="HOST:PORT"):
         OracleServer(MemoryStore(), listen)

@@ -61,7 +61,13 @@ def test_a_child_after_a_fork_has_no_locks_and_no_listeners_of_its_parent() -> N
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"addresses": []}, {"addresses": "a:1"}, {"addresses": ["a:1"], "lock_seconds": 0}]
+    "wrong",
+    [
+        {"addresses": []},
+        {"addresses": "a:1"},
+        {"addresses": ["a..b:1"]},
+        {"addresses": ["a:1"], "lock_seconds": 0},
+    ],
 )
 def test_arguments_that_cannot_work_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(UsageError):

@@ -73,9 +73,17 @@ class Access:
 def split_address(address: str) -> tuple[str, int]:
     """Host and port of `HOST:PORT`; UsageError."""
     host, colon, port = address.rpartition(":")
-    if not (colon and host and port.isdigit() and 0 < int(port) < 2**16):
+    if not (colon and is_host(host) and port.isdigit() and 0 < int(port) < 2**16):
         raise UsageError(f"An oracle's address is HOST:PORT, not {address!r}.")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def is_host(text: str) -> bool:
+    """Whether this can be looked up as a host: it cannot with an empty part, as in `a..b`."""
+    try:
+        return bool(text.encode("idna"))
+    except UnicodeError:
+        return False
 
 
 class Connection:

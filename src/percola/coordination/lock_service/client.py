@@ -31,7 +31,7 @@ from percola.coordination.lock_service.base import LockService
 from percola.coordination.lock_service.link import Link, Locking, Waker
 from percola.coordination.wake_ups import Place, wake_up_of
 from percola.errors import UsageError
-from percola.rpc.client import Access, Connection
+from percola.rpc.client import Access, Connection, split_address
 
 LOCK_SECONDS: Final = 0.3
 
@@ -67,6 +67,8 @@ class LockServiceClient(LockService):
     ) -> None:
         if not addresses or isinstance(addresses, str):
             raise UsageError("Name the address of at least one oracle, in a list.")
+        for address in addresses:
+            split_address(address)
         if not lock_seconds > 0:
             raise UsageError("The seconds to wait for an advisory lock must be above 0.")
         self.addresses = tuple(addresses)
