@@ -1,4 +1,4 @@
-"""The alert rules and the dashboard: what they name exists, and the runbook has all alerts."""
+"""The alert rules, the dashboard, the docs: what they name exists; the runbook has all alerts."""
 
 from __future__ import annotations
 
@@ -19,8 +19,11 @@ import percola
 from percola import Table, Transaction, Worker, observer
 from percola.cli.root import cli
 from percola.observers.survey import Surveyed
+from percola.oracle.client import NetworkOracle
 from percola.oracle.metrics import OracleMetrics
 from percola.oracle.ranges import Ranges
+from percola.oracle.relay import OracleRelay
+from percola.rpc.frames import Code
 from webindex.cli.main import cli as webindex
 from webindex.observers.export import export_to
 
@@ -53,7 +56,7 @@ ALERTS = [rule for rule in rules() if "alert" in rule]
 
 
 def exported() -> set[str]:
-    """The samples that a worker and an oracle export."""
+    """The samples that a worker, an oracle and a relay export."""
     repo = in_memory([docs])
     worker = Worker(repo, [measure], survey=60.0)
     # Something of each sort has happened, or an observer's series would not be there.
@@ -66,9 +69,12 @@ def exported() -> set[str]:
     metrics.collected(1, {"versions": 1})
     served = SimpleNamespace(connections=1, refused=0, displaced=0)
     oracle = OracleMetrics(Ranges(repo.context.store, name="oracle"), served)
+    oracle.refusals[Code.STANDBY] += 1
+    relay = OracleRelay(NetworkOracle(["127.0.0.1:9"]), "127.0.0.1:0")
+    relay.stop()
     return {
         sample.name
-        for registry in (metrics.registry, oracle.registry)
+        for registry in (metrics.registry, oracle.registry, relay.registry)
         for metric in registry.collect()
         for sample in metric.samples
     }
@@ -103,6 +109,13 @@ def test_every_metric_on_the_dashboard_is_exported() -> None:
         for target in panel["targets"]:
             names = set(names_in(target["expr"]))
             assert names and names <= known, (panel["title"], names - known)
+
+
+def test_every_metric_of_an_oracle_or_a_relay_in_the_docs_is_exported() -> None:
+    page = (ROOT / "docs" / "oracle.md").read_text()
+    named = set(re.findall(r"`(percola_\w+)`", page))
+    assert len(named) > 10
+    assert named <= exported(), named - exported()
 
 
 @pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: rule["alert"])
