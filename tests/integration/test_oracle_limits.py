@@ -284,6 +284,29 @@ def test_an_oracle_process_takes_as_many_connections_as_the_system_permits() -> 
         assert child.hear() is None
 
 
+def serve_with_few_files_for_good(pipe: Pipe) -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (120, 120))
+    oracle_server.serve(
+        OracleServer(MemoryStore(), HERE), lambda running: say(pipe, running.address)
+    )
+
+
+def test_sessions_leave_open_files_for_timestamps_where_the_system_permits_few(
+    stack: contextlib.ExitStack,
+) -> None:
+    child = stack.enter_context(Child(serve_with_few_files_for_good))
+    address = child.hear()
+    for _ in range(60):
+        attend(connection(stack, address))
+    for _ in range(30):
+        with pytest.raises(RefusedError, match="60 sessions, which is its limit"):
+            attend(connection(stack, address))
+    clients = [NetworkOracle([address]) for _ in range(40)]
+    for client in clients:
+        stack.callback(client.close)
+    assert [client.timestamp() for client in clients] == list(range(1, 41))
+
+
 # --- The lock service ---------------------------------------------------------------------
 
 

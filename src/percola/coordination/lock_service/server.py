@@ -17,6 +17,7 @@ to pause, which grows with the number of sessions.
 
 from __future__ import annotations
 
+import resource
 import time
 from collections import deque
 from collections.abc import Callable
@@ -35,7 +36,7 @@ _AT_ONCE: Final = 32
 """Wake-ups that are sent before the thread looks for requests again."""
 _PAUSE_MS: Final = 10
 _SESSIONS: Final = 2000
-"""The most sessions at a time."""
+"""The most sessions at a time, or as many as half of the open files that the system permits."""
 _SETTLED: Final = 10.0
 """Seconds for which an unused session cannot be displaced: without this, more processes than
 `_SESSIONS` would displace each other without end."""
@@ -47,8 +48,6 @@ _LOCKS: Final = 200_000
 PING_SECONDS: Final = 2.0
 """A session that is silent for so long is pinged, and dropped after as long again."""
 _PING: Final = frames.frame(frames.PING)
-
-_FULL: Final = f"This lock service has {_SESSIONS} sessions, which is its limit."
 
 
 class Sender(Protocol):
@@ -153,11 +152,12 @@ class LockServiceServer:
 
     def _attend(self, peer: Peer, number: int) -> bytes:
         now = self._clock()
-        if len(self._sessions) >= _SESSIONS:
+        if len(self._sessions) >= (most := _most_sessions()):
+            full = f"This lock service has {most} sessions, which is its limit."
             oldest = min(self._sessions, key=lambda one: one.asked)
             if now - oldest.asked < _SETTLED:
-                return frames.refused(Code.LIMIT, _FULL, number)
-            self._sender.end(oldest.peer, frames.refused(Code.LIMIT, _FULL))
+                return frames.refused(Code.LIMIT, full, number)
+            self._sender.end(oldest.peer, frames.refused(Code.LIMIT, full))
         peer.state = session = _Session(peer, now)
         self._sessions[session] = None
         self._sender.keep(peer)
@@ -237,3 +237,9 @@ class LockServiceServer:
                     self._sender.send(session.peer, _PING)
             elif now - session.pinged > PING_SECONDS:
                 self._sender.end(session.peer)
+
+
+def _most_sessions() -> int:
+    # A session does not make place for others: the rest is for timestamps.
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _SESSIONS if files == resource.RLIM_INFINITY else min(_SESSIONS, files // 2)
