@@ -228,7 +228,9 @@ def test_the_scraped_ports_are_those_of_the_units() -> None:
     units = ROOT / "deploy" / "systemd"
     worker = re.search(r"--metrics-port (\S+)", (units / "percola-worker@.service").read_text())
     oracle = re.search(r"--metrics-port (\S+)", (units / "percola-oracle.service").read_text())
-    assert worker is not None and oracle is not None
+    relay = re.search(r"--metrics-port (\S+)", (units / "percola-relay.service").read_text())
+    assert worker is not None and oracle is not None and relay is not None
     ports = [worker[1].replace("%i", str(number)) for number in (1, 2)]
     assert targets["percola-worker"] == [f"127.0.0.1:{port}" for port in ports]
     assert targets["percola-oracle"] == [f"127.0.0.1:{oracle[1]}"]
+    assert targets["percola-relay"] == [f"127.0.0.1:{relay[1]}"]
