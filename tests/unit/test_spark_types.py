@@ -391,6 +391,15 @@ def test_a_decimal_in_json_keeps_its_digits() -> None:
         to_batch(chosen(shop, schema), [(one.row, {b"meta": b'{"at":"2010-10-04T12:00:00Z"}'})])
 
 
+def test_a_decimal_in_json_may_have_every_digit_of_its_type() -> None:
+    largest = Decimal("99999999999999999999.999999999999999999")
+    least = largest.copy_negate()
+    schema = struct("row decimal(5,1), meta array<decimal(38,18)>")
+    [one] = Encoder(shop, schema, "row").encode(batch(schema, (Decimal(1), [largest, least])))
+    read = to_batch(chosen(shop, schema), [(one.row, {b"meta": one.cells[b"meta"] or b""})])
+    assert read.to_pylist() == [{"row": Decimal(1), "meta": [largest, least]}]
+
+
 def test_a_family_as_rows_has_the_types_of_its_row_and_values() -> None:
     offers: Any = next(one for one in shop.members if one.name == "offers")
     fields = long_fields(offers, "row")

@@ -182,7 +182,7 @@ def _decimal(kind: DecimalType) -> Converter:
         if isinstance(value, int | float) and not isinstance(value, bool):
             written = value.text if isinstance(value, WrittenFloat) else str(value)
             number = decimal.Decimal(written)
-            if number.is_finite() and abs(number) < most:
+            if number.is_finite() and number.copy_abs() < most:  # abs() would round.
                 return number.quantize(unit, context=exact)
         raise _wrong(value, f"a number that fits {kind.simpleString()}")
 
