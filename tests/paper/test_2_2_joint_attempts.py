@@ -19,6 +19,7 @@ from stores import Ground, put
 
 from percola import Repository, SnapshotTooOldError
 from percola.cells import Kind
+from percola.store.counting import SCAN, CountedStore, StoreCalls
 from percola.store.walks import scan_writes
 from percola.transactions.jobs import (
     JOBS,
@@ -29,6 +30,7 @@ from percola.transactions.jobs import (
     forget,
     jobs_before,
 )
+from percola.transactions.jobs.job_row import STATE
 
 TABLES = [docs, JOBS]
 
@@ -171,13 +173,26 @@ def test_what_ended_long_ago_is_forgotten_and_garbage_collection_takes_the_rest(
         one = joint(repo, name)
         one.commit([write(one, 0, [row("a", name)])])
         clock.now += 100
-    assert jobs_before(repo, "write/", clock.wall_ms() - 250_000) == ["write/1"]
+    assert jobs_before(repo, "write/", clock.wall_ms() - 250_000, 5) == ["write/1"]
+    assert jobs_before(repo, "write/", clock.wall_ms() - 150_000, 1) == ["write/1"]
     forget(repo, ["write/1", "write/2", "write/9"])
     repo.collect_garbage(retention=0)
     repo.collect_garbage(retention=0)
     left = {(cell.row, cell.column) for cell, _ in scan_writes(ground.store, JOBS.name)[0]}
     assert left == {(b"other/1", b"state")}
     assert_sound(repo, ground)
+
+
+def test_jobs_that_are_kept_cost_the_search_for_old_ones_nothing(ground: Ground) -> None:
+    calls = StoreCalls()
+    repo = ground.repo(TABLES, store=CountedStore(ground.store, calls), one_step=False)
+    with repo.transaction() as t:
+        for number in range(3000):
+            t.set(STATE, f"write/{number:04}", {"is": "committed", "at": number})
+    read = sum(one.cells for (_, kind), one in calls.counts().items() if kind == SCAN)
+    assert jobs_before(repo, "write/", 2, 5) == ["write/0000", "write/0001"]
+    now = sum(one.cells for (_, kind), one in calls.counts().items() if kind == SCAN)
+    assert 0 < now - read < 1000
 
 
 # --- Garbage collection (P12) -----------------------------------------------------------

@@ -44,6 +44,7 @@ ROWS_A_COMMIT: Final = 250
 """How many rows share a commit with atomicity=row: larger groups conflict more often."""
 
 _KEPT_MS: Final = 30 * 24 * 3600 * 1000
+_MOST_FORGOTTEN: Final = 20
 _PREFIX: Final = "write/"
 
 
@@ -200,5 +201,6 @@ def _bytes_of(row: RowWrites) -> int:
 
 
 def forget_old(repo: Repository) -> None:
-    """Delete the records of writes older than 30 days."""
-    forget(repo, jobs_before(repo, _PREFIX, repo.context.clock.wall_ms() - _KEPT_MS))
+    """Delete records of writes older than 30 days, so many that a write is hardly delayed."""
+    before = repo.context.clock.wall_ms() - _KEPT_MS
+    forget(repo, jobs_before(repo, _PREFIX, before, _MOST_FORGOTTEN))

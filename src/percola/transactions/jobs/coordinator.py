@@ -443,8 +443,13 @@ def forget(repo: Repository, jobs: Iterable[str]) -> None:
         repo.run(partial(delete, job=job))
 
 
-def jobs_before(repo: Repository, prefix: str, wall_ms: int) -> list[str]:
-    """The jobs with a prefix whose state was written before a wall clock's time, in ms."""
+def jobs_before(repo: Repository, prefix: str, wall_ms: int, most: int) -> list[str]:
+    """Up to `most` jobs with a prefix whose state was written before a wall clock's time, in ms.
+
+    Their names have to be in the order in which they began: those that began after the first whose
+    state is newer are not read, however many there are.
+    """
     with repo.snapshot() as snapshot:
         rows = snapshot.scan(JOBS, prefix=prefix, columns=[STATE])
-        return [row.key for row in rows if row[STATE]["at"] < wall_ms]
+        old = itertools.takewhile(lambda row: row[STATE]["at"] < wall_ms, rows)
+        return [row.key for row in itertools.islice(old, most)]
