@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from needs import lack, need
+from catalogs import new_catalog
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -27,7 +26,7 @@ from percola import (
     map_of,
     struct_of,
 )
-from percola.spark import CatalogJarMissingError, catalog_settings, configure
+from percola.spark import configure
 
 products = Table("products", rows=INT64, feed=True)
 name = products.column("name", str)
@@ -53,7 +52,6 @@ COLUMNS = (
     "stock smallint, tags array<string>, prices map<date,decimal(12,2)>, "
     "maker struct<name:string,since:date>"
 )
-_numbers = itertools.count()
 
 
 def product(number: int) -> tuple[object, ...]:
@@ -225,15 +223,7 @@ def test_narrower_types_are_written_and_wider_ones_refused_in_a_sentence(
 def test_the_catalog_describes_writes_and_reads_the_types(
     spark: SparkSession, written: Repository, expected: DataFrame
 ) -> None:
-    need("javac")
-    catalog = f"typed{next(_numbers)}"
-    try:
-        settings = catalog_settings({catalog: written.address})
-    except CatalogJarMissingError as error:
-        lack("javac", str(error))
-    del settings["spark.jars"]  # The session has it.
-    for key, value in settings.items():
-        spark.conf.set(key, value)
+    catalog = new_catalog(spark, written.address)
     described = spark.sql(f"DESCRIBE {catalog}.products").collect()
     assert {row[0]: row[1] for row in described} == {
         field.name: field.dataType.simpleString() for field in expected.schema
@@ -248,6 +238,45 @@ def test_the_catalog_describes_writes_and_reads_the_types(
     with written.snapshot() as snapshot:
         assert str(snapshot.get(turnover, date(2024, 2, 29))) == "12.50"
         assert snapshot.get(turnover, date(1582, 10, 15)) == 1
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "seen < TIMESTAMP'9999-12-31 23:59:59 America/New_York'",
+        "seen <=> TIMESTAMP'+10000-01-01 00:00:00Z'",
+        "seen >= TIMESTAMP'0000-12-31 23:59:59Z' AND row < -40",
+        "due < TIMESTAMP_NTZ'+10000-01-01 00:00:00' AND stock = 2",
+        "made > DATE'0000-12-31'",
+        "made IN (DATE'+10000-01-01', DATE'2009-12-26')",
+        "NOT made = DATE'-0044-03-15'",
+    ],
+)
+@pytest.mark.parametrize("java8", ["false", "true"])
+def test_filters_may_name_times_that_python_has_not(
+    spark: SparkSession, written: Repository, expected: DataFrame, where: str, java8: str
+) -> None:
+    catalog = new_catalog(spark, written.address)
+    expected.createOrReplaceTempView("theirs")
+    spark.conf.set("spark.sql.datetime.java8API.enabled", java8)
+    try:
+        query = f"SELECT row FROM {{}} WHERE {where} ORDER BY row"
+        ours = spark.sql(query.format(f"{catalog}.products")).collect()
+    finally:
+        spark.conf.unset("spark.sql.datetime.java8API.enabled")
+    assert ours == spark.sql(query.format("theirs")).collect()
+
+
+def test_a_filter_with_a_time_that_python_has_not_leaves_others_to_the_source(
+    spark: SparkSession, written: Repository
+) -> None:
+    catalog = new_catalog(spark, written.address)
+    frame = spark.sql(
+        f"SELECT name FROM {catalog}.products WHERE row = 7 AND made > DATE'0000-12-31'"
+    )
+    plan = frame._jdf.queryExecution().executedPlan().toString()
+    assert "pushed=EqualTo(row,7)" in plan
+    assert frame.collect() == [("product 57",)]
 
 
 def test_a_stream_has_the_types_of_the_table(

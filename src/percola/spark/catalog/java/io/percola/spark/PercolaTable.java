@@ -1,6 +1,7 @@
 package io.percola.spark;
 
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.EnumSet;
 import java.util.HashMap;
@@ -194,17 +195,21 @@ class PercolaTable implements SupportsRead, SupportsWrite, SupportsRowLevelOpera
 
     @Override
     public Filter[] pushFilters(Filter[] filters) {
-      offered = filters;
-      if (filters.length == 0) {
+      Map<Boolean, List<Filter>> parts =
+          Arrays.stream(filters).collect(Collectors.partitioningBy(PythonTimes::hasAll));
+      offered = parts.get(true).toArray(new Filter[0]);
+      if (offered.length == 0) {
         return filters;
       }
       PythonScanBuilder builder = batch(schema);
-      Filter[] left = push(builder, filters);
+      Filter[] left = push(builder, offered);
       pushed = builder.pushedFilters();
-      if (left == filters) {
+      if (left == offered) {
         offered = new Filter[0]; // Spark has no form of them, such as of OR, that Python would read.
       }
-      return left;
+      List<Filter> all = new ArrayList<>(List.of(left));
+      all.addAll(parts.get(false));
+      return all.toArray(new Filter[0]);
     }
 
     @Override
