@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
@@ -33,7 +34,7 @@ from spark_writes import (
 from stores import in_thread
 
 import percola
-from percola import Repository
+from percola import Repository, Table
 from percola.cells import Cell, Kind, decode_lock
 from percola.spark import spark_session
 from percola.spark.source import PercolaDataSource
@@ -73,19 +74,21 @@ def put_file(work: Path, name: str, start: int, rows: int) -> None:
     (work / name).rename(work / "in" / f"{name}.json")
 
 
-def written(rows: DataFrame, folder: Path, work: Path, **options: str) -> StreamingQuery:
+def written(
+    rows: DataFrame, folder: Path, work: Path, table: str = "docs", **options: str
+) -> StreamingQuery:
     """A query that writes a stream's rows into the table until there are none."""
-    writer = rows.writeStream.format("percola").options(table="docs", **options)
+    writer = rows.writeStream.format("percola").options(table=table, **options)
     writer = writer.option("checkpointLocation", str(work / "checkpoint"))
     return writer.trigger(availableNow=True).start(str(folder))
 
 
-def drain(spark: Any, folder: Path, work: Path, partitions: int = 2) -> None:
+def drain(spark: Any, folder: Path, work: Path, partitions: int = 2, table: str = "docs") -> None:
     """Write all files that have not been written, a batch for each."""
     in_session(spark)
     spark.dataSource.register(PercolaDataSource)
     files = spark.readStream.schema(COLUMNS).option("maxFilesPerTrigger", 1)
-    query = written(files.json(str(work / "in")).repartition(partitions), folder, work)
+    query = written(files.json(str(work / "in")).repartition(partitions), folder, work, table)
     try:
         query.awaitTermination()
     finally:
@@ -121,6 +124,26 @@ def test_each_batch_is_one_commit_and_one_that_is_repeated_is_passed_over(
     assert (commits / "1").exists(), "Spark did not repeat the batch"
     assert_written_once(repo, 900)
     assert len(commit_times(repo, 0, 900)) == 3
+
+
+def test_a_copied_checkpoint_goes_on_into_another_table(
+    spark: SparkSession, repo: Repository, folder: Path, work: Path
+) -> None:
+    others = Table("others")
+    others.column("title", str)
+    others_size = others.column("size", int)
+    percola.open(folder, schema=[others]).close()
+    put_file(work, "a", 0, 10)
+    drain(spark, folder, work)
+    shutil.copytree(work / "checkpoint", work / "copied")
+    put_file(work, "b", 10, 10)
+    drain(spark, folder, work)
+    shutil.rmtree(work / "checkpoint")
+    (work / "copied").rename(work / "checkpoint")
+    drain(spark, folder, work, table="others")
+    with percola.open(folder, schema=[others]) as opened, opened.snapshot() as now:
+        assert [row[others_size] for row in now.scan(others)] == list(range(10, 20))
+    assert_written_once(repo, 20)
 
 
 def test_a_batch_that_fails_leaves_nothing_and_is_written_after_a_restart(

@@ -1,6 +1,8 @@
 """§2.4 `df.writeStream`: each micro-batch is one joint transaction, committed exactly once.
 
-A batch's transaction is named after the query and the batch, which are the same after a restart.
+A batch's transaction is named after the query, the table and the batch, which are the same after a
+restart. The table is part of it because a copied checkpoint has the query's identity: its stream
+into another table would otherwise find its batches committed, and lose them.
 If Spark repeats a batch that has committed, its tasks find that it has, and write nothing. If it
 has not committed, the new run aborts what is left of the old one. Neither depends on how rows are
 distributed over partitions, which may differ between runs.
@@ -55,7 +57,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         batch = task.getLocalProperty("streaming.sql.batchId")
         if not query or not batch:
             raise UsageError("Spark does not say which batch of which query this task writes.")
-        return write_part(self._plan, _job(query, int(batch)), iterator)
+        return write_part(self._plan, self._job(query, int(batch)), iterator)
 
     @errors_are_sentences
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -63,7 +65,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         with closing(self._plan.open()) as repo:
             job = commit_parts(self._plan, repo, messages)
             if job and batchId >= BATCHES_KEPT:
-                forget(repo, [_job(job.rpartition("/")[0], batchId - BATCHES_KEPT)])
+                forget(repo, [f"{job.rpartition('/')[0]}/{batchId - BATCHES_KEPT}"])
 
     @errors_are_sentences
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
@@ -73,6 +75,5 @@ class StreamWriter(DataSourceStreamArrowWriter):
             with closing(self._plan.open()) as repo:
                 joint_of(self._plan, repo, known[0].job, known[0].run).abort()
 
-
-def _job(query: str, batch: int) -> str:
-    return f"{query}/{batch}"
+    def _job(self, query: str, batch: int) -> str:
+        return f"{query}/{self._plan.options.table_name}/{batch}"
