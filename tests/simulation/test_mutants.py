@@ -47,11 +47,25 @@ SLOW = {
 }
 """Those that `python -m tests.simulation.mutants` alone hunts: they take a second or more."""
 
+LONG = {
+    "batch-answers-newer",
+    "committing-job-is-passed",
+    "failure-blocks-others",
+    "keeps-rows-that-a-lock-hides",
+    "looks-for-locks-last",
+}
+
 SEEDS = 400
 """Many times what any of the others takes."""
 
 
-@pytest.mark.parametrize("name", sorted(set(MUTANTS) - SLOW))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.long] if name in LONG else [])
+        for name in sorted(set(MUTANTS) - SLOW)
+    ],
+)
 def test_the_simulation_finds_the_mutant_and_passes_without_it(name: str) -> None:
     found = hunt(MUTANTS[name], SEEDS)
     assert found.problem is None, found
@@ -60,7 +74,7 @@ def test_the_simulation_finds_the_mutant_and_passes_without_it(name: str) -> Non
 def test_every_rule_of_the_protocol_has_a_mutant() -> None:
     broken = {rule for mutant in MUTANTS.values() for rule in mutant.rules}
     assert broken == set(RULES)
-    assert set(MUTANTS) >= SLOW
+    assert set(MUTANTS) >= SLOW | LONG
 
 
 def test_the_docs_say_how_many_mutants_faults_and_workloads_there_are() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from unittest import mock
 
@@ -66,7 +66,6 @@ class Hunt:
     Attributes:
         mutant: its name.
         seeds: how many runs it took, the last one included, by what came of them.
-        watched: how many it takes if every row mutation is watched as well.
         seconds: how long they took.
         calls: how often the mutant was called in them.
         workload: of the run that showed it.
@@ -74,18 +73,19 @@ class Hunt:
         mode: how its transactions committed.
         claim: what did not hold; None if it has survived.
         without: what the same run violates without the mutant: it must be None.
+        watched: how many it takes if every row mutation is watched as well; 0 if nobody asked.
     """
 
     mutant: str
     seeds: int
     seconds: float
     calls: int
-    watched: int = 0
     workload: str = ""
     seed: int = 0
     mode: str = ""
     claim: str | None = None
     without: str | None = None
+    watched: int = 0
 
     @property
     def problem(self) -> str | None:
@@ -116,11 +116,11 @@ def tries(mutant: Mutant, number: int) -> Try:
     return Try(workload, seed, mode)
 
 
-def hunt(mutant: Mutant, most: int = MOST_SEEDS, first: int = 0) -> Hunt:
-    """Look for a run that shows the mutant; `most` of them, from number `first`."""
+def hunt(mutant: Mutant, most: int = MOST_SEEDS) -> Hunt:
+    """Look for a run that shows the mutant; `most` of them."""
     began = time.monotonic()
     calls = 0
-    for number in range(first, first + most):
+    for number in range(most):
         one = tries(mutant, number)
         result, called = one.run(mutant, mutant.kinds)
         calls += called
@@ -129,10 +129,9 @@ def hunt(mutant: Mutant, most: int = MOST_SEEDS, first: int = 0) -> Hunt:
             innocent, _ = one.run(None, mutant.kinds, watches_steps=True)
             return Hunt(
                 mutant.name,
-                number - first + 1,
+                number + 1,
                 seconds,
                 calls,
-                watched(mutant, first, number),
                 result.workload,
                 one.seed,
                 result.mode.value,
@@ -142,18 +141,20 @@ def hunt(mutant: Mutant, most: int = MOST_SEEDS, first: int = 0) -> Hunt:
     return Hunt(mutant.name, most, time.monotonic() - began, calls)
 
 
-def watched(mutant: Mutant, first: int, last: int) -> int:
-    """How many of these runs it takes to see the mutant at its work."""
-    for number in range(first, last):
+def watched(mutant: Mutant, seeds: int) -> int:
+    """How many of the first runs it takes to see the mutant at its work."""
+    for number in range(seeds - 1):
         result, _ = tries(mutant, number).run(mutant, mutant.kinds, watches_steps=True)
         if result.violated is not None:
-            return number - first + 1
-    return last - first + 1
+            return number + 1
+    return seeds
 
 
 def hunt_by_name(name: str, most: int = MOST_SEEDS) -> Hunt:
     """`hunt` in another process, which has no use for the classes that some mutants make."""
-    return hunt(MUTANTS[name], most)
+    mutant = MUTANTS[name]
+    found = hunt(mutant, most)
+    return found if found.claim is None else replace(found, watched=watched(mutant, found.seeds))
 
 
 def shrunk(mutant: Mutant, most: int = MOST_SEEDS) -> Result | None:
