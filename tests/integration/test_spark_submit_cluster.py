@@ -34,7 +34,7 @@ from percola.spark import spark_session
 from percola.store.walks import walk_kind
 
 # A JVM for each command and executor, on a machine that is busy.
-pytestmark = pytest.mark.timeout(2400)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(2400)]
 SECONDS = 900
 PYTHON = "./environment/bin/python"
 """Of the driver, in its folder, and of each executor, in its own."""
@@ -224,7 +224,6 @@ def test_a_program_with_further_files_runs_on_both_workers_in_the_packed_environ
     assert {one[3] for one in places} == {"environment"}, places
 
 
-@pytest.mark.long
 def test_webindex_loads_works_ranks_verifies_and_rebuilds(index: Indexed) -> None:
     assert index.load["loaded"]["written"] == 42
     assert (index.work["pages"], index.work["dead_lettered"]) == (21, 0)
@@ -271,7 +270,6 @@ def everything(folder: Path) -> set[tuple[Cell, Kind, int, bytes]]:
         }
 
 
-@pytest.mark.long
 def test_work_on_ranges_of_a_repository_on_hbase_runs_on_the_executors(
     cluster: Cluster,
     index: Indexed,
@@ -318,7 +316,6 @@ def test_work_on_ranges_of_a_repository_on_hbase_runs_on_the_executors(
     assert everything(tmp_path / "from the copy") == everything(tmp_path / "as copied")
 
 
-@pytest.mark.long
 def test_spark_refuses_a_driver_in_the_cluster_for_a_python_program(
     cluster: Cluster, tmp_path: Path
 ) -> None:
@@ -328,7 +325,6 @@ def test_spark_refuses_a_driver_in_the_cluster_for_a_python_program(
     assert "Cluster deploy mode is currently not supported for python applications" in done.stderr
 
 
-@pytest.mark.long
 def test_a_property_that_does_not_reach_the_data_source_is_noticed(
     cluster: Cluster, tmp_path: Path
 ) -> None:
