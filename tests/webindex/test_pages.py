@@ -107,6 +107,26 @@ def test_a_main_heading_counts_where_it_is_not_in_the_frame_of_the_site(
     assert sketched("Beetle").is_near(sketched("Butterfly")) is alike
 
 
+@pytest.mark.parametrize("heading", ["", "<h1>Runbook</h1>"])
+def test_a_form_around_the_page_hides_nothing_of_it_and_one_for_searches_does(heading: str) -> None:
+    tag = "div" if heading else "p"
+    steps = "".join(
+        f"<{tag}>Step {n}: the operator drains node {n} and restarts its service.</{tag}>"
+        for n in range(12)
+    )
+
+    def read(state: str, around: str, search: str) -> Page:
+        inner = f'<input type="hidden" value="{state}">{heading}{steps}'
+        page = f"<body><form>Look for {search} <input></form>{around.format(inner)}</body>"
+        return parse(f"<title>Runbook</title>{page}".encode(), URL, HTML)
+
+    plain = read("a", "<div>{}</div>", "words")
+    for state, search in (("a", "words"), ("b", "names")):
+        page = read(state, "<form id=aspnetForm>{}</form>", search)
+        assert (page.text_hash, page.sketch) == (plain.text_hash, plain.sketch)
+    assert plain.text_hash.startswith("text:")
+
+
 def test_a_word_is_whole_where_the_author_says_that_it_may_be_divided() -> None:
     page = parse(
         b"<title>Donau&shy;dampf&shy;schiff</title><h1>Die Donau&#8203;dampf</h1><p>Das "

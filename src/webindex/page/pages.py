@@ -89,6 +89,9 @@ _COMMENTS_NAME = re.compile(
     r"|disqus|respond|replies)(?![a-z])",
     re.IGNORECASE,
 )
+_OF_THE_PAGE: Final = "main, article, [role=main], h1"
+"""What an element around a page's own text contains, whatever its name."""
+
 _SOME_TEXT: Final = 200
 """Characters of paragraphs that a page has besides its comments, or these are its text."""
 
@@ -233,6 +236,7 @@ def parse(
     links = extract_links(
         tree, base, url, nofollow=_asks(asked, "nofollow"), alternates=_alternates(relations, base)
     )
+    _unwrap_forms(tree)
     # Before what surrounds the text is removed: a heading may be in a block named "header".
     main_heading = _main_heading(tree)
     extracted, text = _main_text(_without_surroundings(tree) or markup)
@@ -416,7 +420,7 @@ def _remove_named(tree: LexborHTMLParser, but: str | None = None) -> bool:
     for node in named:
         # A name such as "with-sidebar" may belong to an element around the whole page, or around
         # its text.
-        if node.css_first("main, article, [role=main], h1") is not None:
+        if node.css_first(_OF_THE_PAGE) is not None:
             continue
         if weighed < _WEIGHED and _paragraphs(node) > most:
             weighed += 1
@@ -424,6 +428,16 @@ def _remove_named(tree: LexborHTMLParser, but: str | None = None) -> bool:
         node.decompose()
         removed = True
     return removed
+
+
+def _unwrap_forms(tree: LexborHTMLParser) -> None:
+    """Replace a form around the page, such as ASP.NET's, by what is in it: it is no search form."""
+    most = None
+    for form in tree.css("form"):
+        if most is None:
+            most = max(_MUCH_TEXT, _paragraphs(tree.body) / 2)
+        if form.css_first(_OF_THE_PAGE) is not None or _paragraphs(form) > most:
+            form.unwrap()
 
 
 def _main_heading(tree: LexborHTMLParser) -> str:
