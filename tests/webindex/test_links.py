@@ -46,6 +46,19 @@ def test_links_to_the_page_itself_and_to_no_page_are_left_out() -> None:
     )
 
 
+def test_the_frames_of_a_frameset_are_links() -> None:
+    assert links_of(
+        """
+        <html><head><title>API</title></head><frameset cols="20%,80%"><frame name="packages"
+        src="overview-frame.html"><frame src="overview-summary.html#top"><frame src="#x"></frameset>
+        """
+    ) == (
+        Link("https://example.org/guide/overview-frame.html", (), "follow"),
+        Link("https://example.org/guide/overview-summary.html", (), "follow"),
+    )
+    assert not links_of('<iframe src="https://ads.example/"></iframe>')
+
+
 def test_with_another_base_a_fragment_leads_to_the_base() -> None:
     found = links_of('<a href="#x">there</a><a href="a">a</a>', base="https://example.net/b/")
     assert [link.url for link in found] == ["https://example.net/b/", "https://example.net/b/a"]

@@ -30,8 +30,9 @@ MAX_ANCHOR: Final = 100
 MAX_ANCHORS: Final = 8
 """Distinct anchor texts kept for one target of a page, in document order."""
 
-_ALL = "a[href], area[href]"
-_ELSEWHERE = 'a[href]:not([href^="#"]), area[href]:not([href^="#"])'
+# The frames of a frameset are all that such a page has; an iframe is often another site's.
+_ALL = "a[href], area[href], frame[src]"
+_ELSEWHERE = 'a[href]:not([href^="#"]), area[href]:not([href^="#"]), frame[src]'
 
 _TRUST: Final[dict[Rel, int]] = {"follow": 0, "ugc": 1, "sponsored": 2, "nofollow": 3}
 
@@ -76,7 +77,7 @@ def extract_links(
     # Most pages have many links into the page itself; the parser skips them fastest.
     for node in tree.css(_ELSEWHERE if base == page_url else _ALL):
         attributes = node.attributes
-        href = (attributes.get("href") or "").partition("#")[0]
+        href = (attributes.get("href" if node.tag != "frame" else "src") or "").partition("#")[0]
         if href not in resolved:
             resolved[href] = resolve(base, href)
         url = resolved[href]
