@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +24,7 @@ from oracle_in_process import leading
 
 from percola.coordination.lock_service.client import LockServiceClient
 from percola.coordination.lock_service.server import LockServiceServer
+from percola.coordination.wake_ups import mark_of, rows_of
 from percola.oracle.client import NetworkOracle
 from percola.rpc import frames
 from percola.rpc.client import Access, Connection
@@ -475,6 +477,27 @@ def test_many_wake_ups_are_a_few_calls_and_never_more_than_one_at_a_time(
     mine.wake()
     wait_until(lambda: calls[-1] >= last, what="a call for the last wake-up")
     assert set(at_once) == {1}
+
+
+def test_a_process_that_commits_and_ends_at_once_wakes_the_others(
+    server: Server, mine: LockServiceClient, wait_until: Wait
+) -> None:
+    told: set[int] = set()
+    mine.on_wake(lambda wake_up: told.update(rows_of(wake_up)))
+    for tables in (["a"], ["b", "c"], ["d", "e", "f"]):
+        program = LockServiceClient([server.address])
+        for table in tables:
+            # Later ones are due while the first is told, or in the pause after it.
+            program.wake([table])
+        assert seconds(program.close) < SLOW
+        wait_until(lambda tables=tables: {mark_of(one) for one in tables} <= told)
+
+
+def test_the_end_does_not_wait_long_for_a_service_that_hangs() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as hangs:
+        program = LockServiceClient([f"127.0.0.1:{hangs.getsockname()[1]}"])
+        program.wake()
+        assert seconds(program.close) < 2 + SLOW, "two seconds for its thread"
 
 
 def test_a_process_that_only_sends_wake_ups_opens_no_session(

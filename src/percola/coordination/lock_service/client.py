@@ -174,6 +174,7 @@ class LockServiceClient(LockService):
 
     def close(self) -> None:
         super().close()
+        self._waker.finish()
         # All connections first, so that no thread is waited for longer than the others.
         for one in self._opened:
             one.end()

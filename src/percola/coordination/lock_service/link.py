@@ -19,6 +19,8 @@ _BACK_OFF: Final = 1.0
 _AGAIN: Final = (0.2, 2.0)
 """Seconds between attempts to open a session with a process: at first, and at most."""
 _WAKE_SECONDS: Final = 1.0
+_FINISH_SECONDS: Final = 0.3
+"""For how long closing waits for a process to take the last wake-up."""
 _ATTEND_SECONDS: Final = 3.0
 _SILENCE_SECONDS: Final = 9.0
 """Seconds without a ping or anything else after which a process is taken for lost."""
@@ -327,7 +329,9 @@ class Waker:
         self._due = threading.Event()
         self._guard = threading.Lock()
         self._due_wake_up: bytes | None = None
-        self._closing = threading.Event()
+        self._hurries = threading.Event()
+        self._is_told = threading.Event()
+        self._is_closing = False
         self._thread: threading.Thread | None = None
 
     def leave_to_parent(self) -> None:
@@ -339,10 +343,11 @@ class Waker:
         """Wake the other processes, in the background; wake-ups meanwhile are sent as one."""
         with self._guard:
             self._due_wake_up = joined(self._due_wake_up, wake_up)
+            self._is_told.clear()
         self._due.set()
         if self._thread is None:
             with self._guard:
-                if self._thread is None and not self._closing.is_set():
+                if self._thread is None and not self._is_closing:
                     try:
                         self._thread = _start(self._send_wake_ups, "percola-wake")
                     except RuntimeError:
@@ -351,15 +356,18 @@ class Waker:
     def _send_wake_ups(self) -> None:
         while True:
             self._due.wait()
-            if self._closing.is_set():
-                return
             self._due.clear()
             with self._guard:
                 wake_up, self._due_wake_up = self._due_wake_up, None
+                if self._is_closing:
+                    return
             if wake_up is None:
                 continue  # The one before has told of it.
-            if self._closing.wait(self._tell(wake_up)):
-                return
+            pause = self._tell(wake_up)
+            with self._guard:
+                if self._due_wake_up is None:
+                    self._is_told.set()
+            self._hurries.wait(pause)
 
     def _tell(self, wake_up: bytes) -> float:
         """Tell the first process that answers; for how many seconds to send no other wake-up."""
@@ -402,17 +410,24 @@ class Waker:
             self._alone = None
         connection = self._connect(link.address, _ATTEND_SECONDS)
         with self._guard:
-            if self._closing.is_set():
+            if self._is_closing:
                 connection.end()
                 raise LostError("closed")
             self._alone = link, connection
         return connection
 
+    def finish(self) -> None:
+        """Tell of the last commits before the end: a program may commit and close at once."""
+        self._hurries.set()
+        if self._thread is not None:
+            self._is_told.wait(_FINISH_SECONDS)
+
     def end(self) -> None:
         """End the connection; the thread ends soon. Idempotent."""
         with self._guard:
-            self._closing.set()
+            self._is_closing = True
             alone = self._alone
+        self._hurries.set()
         self._due.set()
         if alone is not None:
             alone[1].end()
