@@ -391,6 +391,6 @@ def _listen(host: str, listen: str) -> list[socket.socket]:
                 one.close()
             problem = error
     raise StoreError(
-        f"The oracle cannot listen at {listen} ({(problem.strerror or str(problem)).lower()}): is "
-        "the address this machine's, and the port free?"
+        f"This process cannot listen at {listen} ({(problem.strerror or str(problem)).lower()}): "
+        "is the address this machine's, and the port free?"
     ) from problem
