@@ -160,7 +160,8 @@ class NetworkOracle(Oracle):
         if source != self.source:
             raise StoreError(
                 f"The oracle at {address} is not the one of this repository: it hands out the "
-                f"timestamps of {source}, not of {self.source}. Check the oracles' addresses."
+                f"timestamps of {source}, not of {self.source}. Check the oracles' "
+                "addresses; if the oracles' record was lost and made anew, restart this process."
             )
 
 
