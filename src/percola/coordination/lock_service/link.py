@@ -329,9 +329,8 @@ class Waker:
         self._due = threading.Event()
         self._guard = threading.Lock()
         self._due_wake_up: bytes | None = None
-        self._hurries = threading.Event()
-        self._is_told = threading.Event()
-        self._is_closing = False
+        self._closing = threading.Event()
+        self._has_ended = False
         self._thread: threading.Thread | None = None
 
     def leave_to_parent(self) -> None:
@@ -343,11 +342,10 @@ class Waker:
         """Wake the other processes, in the background; wake-ups meanwhile are sent as one."""
         with self._guard:
             self._due_wake_up = joined(self._due_wake_up, wake_up)
-            self._is_told.clear()
         self._due.set()
         if self._thread is None:
             with self._guard:
-                if self._thread is None and not self._is_closing:
+                if self._thread is None and not self._closing.is_set():
                     try:
                         self._thread = _start(self._send_wake_ups, "percola-wake")
                     except RuntimeError:
@@ -356,18 +354,14 @@ class Waker:
     def _send_wake_ups(self) -> None:
         while True:
             self._due.wait()
-            self._due.clear()
             with self._guard:
                 wake_up, self._due_wake_up = self._due_wake_up, None
-                if self._is_closing:
+                if not self._closing.is_set():
+                    self._due.clear()
+                elif wake_up is None or self._has_ended:
                     return
-            if wake_up is None:
-                continue  # The one before has told of it.
-            pause = self._tell(wake_up)
-            with self._guard:
-                if self._due_wake_up is None:
-                    self._is_told.set()
-            self._hurries.wait(pause)
+            if wake_up is not None:  # Else the one before has told of it.
+                self._closing.wait(self._tell(wake_up))
 
     def _tell(self, wake_up: bytes) -> float:
         """Tell the first process that answers; for how many seconds to send no other wake-up."""
@@ -410,7 +404,7 @@ class Waker:
             self._alone = None
         connection = self._connect(link.address, _ATTEND_SECONDS)
         with self._guard:
-            if self._is_closing:
+            if self._has_ended:
                 connection.end()
                 raise LostError("closed")
             self._alone = link, connection
@@ -418,16 +412,16 @@ class Waker:
 
     def finish(self) -> None:
         """Tell of the last commits before the end: a program may commit and close at once."""
-        self._hurries.set()
-        if self._thread is not None:
-            self._is_told.wait(_FINISH_SECONDS)
+        self._closing.set()
+        self._due.set()
+        _join(self._thread, _FINISH_SECONDS)
 
     def end(self) -> None:
         """End the connection; the thread ends soon. Idempotent."""
         with self._guard:
-            self._is_closing = True
+            self._has_ended = True
             alone = self._alone
-        self._hurries.set()
+        self._closing.set()
         self._due.set()
         if alone is not None:
             alone[1].end()
@@ -443,6 +437,6 @@ def _start(target: Callable[[], None], name: str) -> threading.Thread:
     return thread
 
 
-def _join(thread: threading.Thread | None) -> None:
+def _join(thread: threading.Thread | None, seconds: float = _JOIN) -> None:
     if thread is not None and thread is not threading.current_thread():
-        thread.join(_JOIN)
+        thread.join(seconds)
