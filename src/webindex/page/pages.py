@@ -386,6 +386,11 @@ def _paragraphs(node: LexborNode | None) -> int:
     return 0 if node is None else sum(len(one.text()) for one in node.css("p"))
 
 
+def _most_of(tree: LexborHTMLParser) -> float:
+    """An element around the page's own text has more characters of paragraphs than this."""
+    return max(_MUCH_TEXT, _paragraphs(tree.body) / 2)
+
+
 def _outline(tree: LexborHTMLParser) -> tuple[tuple[str, ...], float]:
     """The headings and the share of linked text; see `Page`."""
     body = tree.body
@@ -414,7 +419,7 @@ def _remove_named(tree: LexborHTMLParser, but: str | None = None) -> bool:
         for node in tree.css(_NAMED)
         if _AROUND_NAME.search(names := _names(node)) and but not in names.split()
     ]
-    most = max(_MUCH_TEXT, _paragraphs(tree.body) / 2) if named else 0
+    most = _most_of(tree) if named else 0
     removed, weighed = False, 0
     # One that is removed leaves nothing to be measured in those within it, which come after it.
     for node in named:
@@ -432,10 +437,9 @@ def _remove_named(tree: LexborHTMLParser, but: str | None = None) -> bool:
 
 def _unwrap_forms(tree: LexborHTMLParser) -> None:
     """Replace a form around the page, such as ASP.NET's, by what is in it: it is no search form."""
-    most = None
-    for form in tree.css("form"):
-        if most is None:
-            most = max(_MUCH_TEXT, _paragraphs(tree.body) / 2)
+    forms = tree.css("form")
+    most = _most_of(tree) if forms else 0
+    for form in forms:
         if form.css_first(_OF_THE_PAGE) is not None or _paragraphs(form) > most:
             form.unwrap()
 

@@ -23,22 +23,18 @@ final class PythonTimes {
 
   private PythonTimes() {}
 
-  /** Whether Python has a value for each date and each time in a filter. */
-  static boolean hasAll(Filter filter) {
-    return has(filter);
-  }
-
-  private static boolean has(Object value) {
+  /** Whether Python has a value for each date and each time in a filter, or in a part of one. */
+  static boolean hasAll(Object value) {
     if (value instanceof Filter) {
       Product parts = (Product) value;
       for (int at = 0; at < parts.productArity(); at++) {
-        if (!has(parts.productElement(at))) {
+        if (!hasAll(parts.productElement(at))) {
           return false;
         }
       }
     } else if (value instanceof Object[]) { // Of IN.
       for (Object one : (Object[]) value) {
-        if (!has(one)) {
+        if (!hasAll(one)) {
           return false;
         }
       }
