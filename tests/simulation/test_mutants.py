@@ -54,6 +54,7 @@ LONG = {
     "keeps-rows-that-a-lock-hides",
     "looks-for-locks-last",
 }
+"""Those that take several seconds."""
 
 SEEDS = 400
 """Many times what any of the others takes."""

@@ -1,6 +1,6 @@
 """A web index of a test's own: load captures, work them off, compare with a computation.
 
-The fixture `chain` has the sample in it, worked off; `empty` has nothing in it.
+The fixture `chain` has the sample, which workers have processed; `empty` has nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Fixtures of this folder: repositories and indexes, empty or with the sample crawl worked off."""
+"""Fixtures of this folder: repositories and indexes, empty or with the sample processed."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def folder(worked_off: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def chain(folder: Path) -> Iterator[Chain]:
-    """A web index with the sample worked off, for one test."""
+    """A web index with the sample processed, for one test."""
     with open_chain(folder.parent) as chain:
         chain.loaded = list(sample())
         yield chain
