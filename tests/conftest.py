@@ -113,6 +113,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAMES",
         help=f"leave out tests that need one of these: {', '.join(needs.NEEDS)}",
     )
+    parser.addoption(
+        "--long-within",
+        type=float,
+        metavar="MINUTES",
+        help="leave out long tests that would begin later than this after the start",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:

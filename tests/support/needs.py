@@ -9,6 +9,7 @@ In CI nothing is optional: a test that cannot run fails.
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from typing import Any, Final, NoReturn
 
@@ -30,6 +31,9 @@ NEEDS: Final = {
     "systemd": "systemd-analyze, to read unit files",
 }
 """By the names that WITHOUT takes."""
+
+LATE: Final = "late"
+"""Why a long test did not run, beside the needs: `--long-within` was over."""
 
 _left_out: frozenset[str] = frozenset()
 
@@ -83,10 +87,11 @@ class NotRun:
         reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
         reason = " ".join(reason.removeprefix("Skipped: ").split())
         name, _, why = reason.partition(": ")
-        self._skipped[(name, why) if name in NEEDS else ("", f"{report.nodeid}: {reason}")] += 1
+        known = name in NEEDS or name == LATE
+        self._skipped[(name, why) if known else ("", f"{report.nodeid}: {reason}")] += 1
 
     def _unasked(self) -> list[str]:
-        return sorted({name for name, _ in self._skipped} - {*self._left_out})
+        return sorted({name for name, _ in self._skipped} - {*self._left_out, LATE})
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -108,11 +113,24 @@ class NotRun:
 
 
 class LongTests:
-    """Counts the tests marked `long` that were deselected and reports the number at the end."""
+    """Counts the tests marked `long` that were deselected and reports the number at the end.
+
+    With `--long-within` it leaves out those that would begin later, so that a slow machine gets
+    through all other tests within the time that CI has.
+    """
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
         self._number = 0
+        self._minutes: float | None = config.getoption("--long-within")
+        self._start = time.monotonic()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        if self._minutes is None or item.get_closest_marker("long") is None:
+            return
+        if time.monotonic() - self._start >= 60 * self._minutes:
+            pytest.skip(f"{LATE}: long tests that would have begun after {self._minutes:g} minutes")
 
     def pytest_deselected(self, items: list[pytest.Item]) -> None:
         self._number += sum(item.get_closest_marker("long") is not None for item in items)

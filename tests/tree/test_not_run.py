@@ -182,6 +182,19 @@ def test_long_tests_that_are_deselected_are_counted(
     assert not any("not run" in line for line in lines)
 
 
+@BOTH
+def test_long_tests_that_would_begin_late_are_left_out_and_named(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    status, lines = run(tmp_path, _LONG, *options, "--long-within", "0")
+    assert status == pytest.ExitCode.OK
+    assert re.search(r"1 passed, 2 skipped in ", lines[-1])
+    assert lines[-2].split()[:5] == ["2", "late", "long", "tests", "that"]
+    status, lines = run(tmp_path, _LONG, *options, "--long-within", "60")
+    assert status == pytest.ExitCode.TESTS_FAILED
+    assert re.search(r"2 failed, 1 passed in ", lines[-1])
+
+
 def test_a_name_that_stands_for_nothing_is_refused(tmp_path: Path) -> None:
     status, lines = run(tmp_path, _LACKS, "--without", "hbse")
     assert status == pytest.ExitCode.USAGE_ERROR
