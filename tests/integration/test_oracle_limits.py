@@ -76,7 +76,7 @@ def server(stack: contextlib.ExitStack, monkeypatch: pytest.MonkeyPatch) -> Orac
 # --- Who is let in ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("listen", ["0.0.0.0:0", "[::]:0", "unix:/tmp/oracle:0"])
+@pytest.mark.parametrize("listen", ["0.0.0.0:0", "[::]:0"])
 def test_beyond_loopback_a_server_without_a_token_says_how_to_make_one(listen: str) -> None:
     with pytest.raises(UsageError) as caught:
         OracleServer(MemoryStore(), listen)
@@ -93,6 +93,29 @@ def test_a_name_that_leads_beyond_loopback_needs_a_token(monkeypatch: pytest.Mon
         oracle_server.check_access("here:7070", "", None)
     del addresses[1]
     oracle_server.check_access("here:7070", "", None)
+
+
+@pytest.mark.parametrize("listen", ["oracle.invalid:7070", "unix:/tmp/oracle:0"])
+def test_a_host_that_this_machine_cannot_find_is_no_question_of_a_token(listen: str) -> None:
+    for token in ("", "secret"):
+        with pytest.raises(UsageError, match="finds no address for the host") as caught:
+            oracle_server.check_access(listen, token, None)
+        assert listen.rpartition(":")[0] in str(caught.value)
+
+
+def test_a_machine_whose_own_name_leads_to_loopback_says_that_others_do_not_reach_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for listen in ("localhost:0", "127.0.0.1:0"):
+        OracleServer(MemoryStore(), listen, token="secret").stop()
+    assert not caplog.records
+    own = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.1.1", 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: own)
+    OracleServer(MemoryStore(), "db1:0", token="secret").stop()
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert "db1 is an address of loopback" in record.getMessage()
+    assert "0.0.0.0:0" in record.getMessage()
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1:0", "127.1.2.3:0", "localhost:0"])

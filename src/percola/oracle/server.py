@@ -68,7 +68,7 @@ class _Waiting(NamedTuple):
 
 
 def check_access(listen: str, token: str, tls: Tls | None) -> None:
-    """UsageError if `listen` is not an address, or would admit anyone from other machines.
+    """UsageError if `listen` is no address here, or would admit anyone from other machines.
 
     Beyond loopback clients must show a token or, with TLS, a certificate.
     """
@@ -77,7 +77,7 @@ def check_access(listen: str, token: str, tls: Tls | None) -> None:
         raise UsageError("The oracle's token must be printable ASCII, with no blank around it.")
     if len(token) > frames.TOKEN_BYTES:
         raise UsageError(f"The oracle's token can have up to {frames.TOKEN_BYTES:,} bytes.")
-    if token or (tls is not None and tls.client_roots) or is_loopback(host):
+    if is_loopback(host) or token or (tls is not None and tls.client_roots):
         return
     raise UsageError(
         f"Without a token anyone who can reach {listen} could stop the work on this repository: "
@@ -96,11 +96,14 @@ def split_listen(listen: str, who: str, example: str) -> tuple[str, str]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name resolves, and to loopback addresses only."""
+    """Whether a name stands for loopback addresses only; UsageError if it stands for none here."""
     try:
         found = socket.getaddrinfo(host.removeprefix("[").removesuffix("]"), None)
-    except OSError:
-        return False
+    except OSError as error:
+        raise UsageError(
+            f"This machine finds no address for the host {host!r}: check the name, or listen at an "
+            "address, such as 0.0.0.0 for all of this machine."
+        ) from error
     return all(ipaddress.ip_address(str(address[0])).is_loopback for *_, address in found)
 
 
@@ -136,6 +139,15 @@ class OracleServer:
         create: bool = True,
     ) -> None:
         check_access(listen, token, tls)
+        host, port = split_listen(listen, "An oracle", "0.0.0.0:7070")
+        # Debian's installer gives a machine's own name the address 127.0.1.1.
+        if host[:1].isalpha() and host != "localhost" and is_loopback(host):
+            log.warning(
+                "%s is an address of loopback on this machine, so other machines will not reach "
+                "this oracle: let it listen at 0.0.0.0:%s for them",
+                host,
+                port,
+            )
         self._lease = lease
         self._create = create
         self._store = store
@@ -150,11 +162,11 @@ class OracleServer:
         )
         self.address = self._server.address
         """The address it listens on, as `host:port`."""
-        port = self.address.rpartition(":")[2]
+        name = name or f"{socket.gethostname()}:{self.address.rpartition(':')[2]}"
         try:
             self.ranges = Ranges(
                 store,
-                name=name or f"{socket.gethostname()}:{port}",
+                name=name,
                 lease=lease,
                 size=size,
                 above=above,
