@@ -165,7 +165,7 @@ def test_a_release_that_a_hold_has_overtaken_releases_that_as_well(ground: Groun
     assert (others.holds(), entries(ground)) == ([], [])
 
 
-def test_what_nobody_renews_is_cleared_away_by_who_comes_next(ground: Ground) -> None:
+def test_expired_holds_are_removed_by_the_collector(ground: Ground) -> None:
     clock = ScriptedClock()
     repo = ground.repo(TABLES, clock=clock)
     ts = write(repo, 1)
@@ -173,6 +173,7 @@ def test_what_nobody_renews_is_cleared_away_by_who_comes_next(ground: Ground) ->
         repo.hold(ts, 10, name=f"old-{number}")
     clock.now += 11
     repo.hold(ts, 10, name="new")
+    repo.collect_garbage()
     assert entries(ground) == [b"hold/new"]
 
 

@@ -66,9 +66,6 @@ def hold(store: Store, clock: Clock, name: str, ts: int, seconds: float) -> None
         until = clock.wall_ms() + int(seconds * 1000)
         record = json.dumps({"ts": ts, "until": until}).encode()
         versions = store.entries(cell, Kind.DATA, 0, MAX_TS)
-        if not versions:
-            # Creating a hold also removes expired ones.
-            _forget_ended(store, clock)
         if _say(store, cell, [at for at, _ in versions], record):
             break
     if (safe_point := store.safe_point()) > ts:
@@ -90,7 +87,8 @@ def holds(store: Store, clock: Clock) -> list[RetentionHold]:
     return sorted((one for one, _ in _all(store) if one.until_ms > now), key=lambda one: one.ts)
 
 
-def _forget_ended(store: Store, clock: Clock) -> None:
+def remove_expired(store: Store, clock: Clock) -> None:
+    """Remove the records of expired holds: for the collector, since this reads all of them."""
     now = clock.wall_ms()
     for one, versions in _all(store):
         if one.until_ms <= now:
