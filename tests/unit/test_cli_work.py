@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -91,7 +92,7 @@ def app(tmp_path: Path) -> Path:
         "raises.py": "import os\n\nvalue = int('seven')\n",
         "syntax.py": "def (:\n",
         "leaves.py": "raise SystemExit(3)\n",
-        "needs.py": "import not_installed_anywhere\n",
+        "lacks.py": "import not_installed_anywhere\n",
         "unobserved.py": "from percola import *\nc = Table('t').column('c')\nobserver(c)(print)\n",
     }.items():
         (path / name).write_text(text)
@@ -486,7 +487,7 @@ def test_a_worker_serves_its_metrics(
         ("raises:x", ("ValueError: invalid literal", "raises.py, line 3")),
         ("syntax:x", ("SyntaxError", "syntax.py, line 1")),
         ("leaves:x", ("SystemExit", "leaves.py, line 1")),
-        ("needs:x", ("ModuleNotFoundError", "not_installed_anywhere", "needs.py, line 1")),
+        ("lacks:x", ("ModuleNotFoundError", "not_installed_anywhere", "lacks.py, line 1")),
         ("unobserved:x", ("ObserverError", "observed=True", "unobserved.py, line 3")),
         ("app:NUMBER", ("7 (int)", "a list of observers")),
         ("app:MIXED", ("'look' is not an observer",)),
@@ -497,9 +498,14 @@ def test_a_worker_serves_its_metrics(
     ],
 )
 def test_a_target_that_is_no_list_of_observers_is_one_sentence(
-    folder: Path, app: Path, target: str, words: tuple[str, ...]
+    folder: Path, app: Path, target: str, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert is_error(run("--repo", folder, "worker", target, cwd=app), *words)
+    monkeypatch.chdir(app)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    try:
+        assert is_error(call("--repo", folder, "worker", target), *words)
+    finally:
+        sys.modules.pop(target.partition(":")[0], None)
 
 
 def test_a_module_that_opens_a_repository_on_import_is_refused(folder: Path, app: Path) -> None:
