@@ -116,6 +116,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--long-within",
         type=float,
+        default=os.environ.get("LONG_WITHIN"),
         metavar="MINUTES",
         help="leave out long tests that would begin later than this after the start",
     )
