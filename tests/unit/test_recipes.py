@@ -227,6 +227,34 @@ def test_a_recipe_follows_the_groups_of_observed_sums_also_where_they_have_shard
     assert largest() == [5, "red"]
 
 
+@pytest.mark.parametrize("there", [{}, {"red": {"n": 5}}])
+def test_parts_that_cancel_out_run_the_observer_of_a_group_that_was_read_between_them(
+    there: Contributions,
+) -> None:
+    source = Table("source")
+    sums = Sums("sums", source, {"n": int}, observed=True)
+    seen: dict[str, int] = {}
+
+    @observer(sums.measures["n"])
+    def read(t: Transaction, group: str) -> None:
+        seen[group] = sums.get(t, group)["n"]
+
+    repo = opened(source, sums)
+    repo.run(lambda t: sums.contribute(t, "a", {"red": {"n": 1}}))
+    conflict(repo, sums, "red", 2, "bc")  # From now on there are parts.
+    repo.run(lambda t: [sums.contribute(t, row, {}) for row in "bc"])
+    repo.run(lambda t: sums.contribute(t, "a", there))
+    work(repo, sums.observers)
+    repo.run(lambda t: t.set(sums._shards, "red", 2))
+    repo.run(lambda t: sums.contribute(t, "d", {"red": {"n": 7}}))
+    work(repo, [read])
+    assert seen == {"red": sums.get(repo.snapshot(), "red")["n"]}
+    repo.run(lambda t: sums.contribute(t, "d", {}))
+    work(repo, [read, *sums.observers])
+    assert seen == {"red": sums.get(repo.snapshot(), "red")["n"]}
+    assert check(repo, [sums]) == []
+
+
 @settings(max_examples=40)
 @given(histories(st.lists(st.sampled_from(["x", "y/z", "%"]), max_size=3)))
 def test_distinct_values_agree_with_a_computation_of_everything(batches: Any) -> None:

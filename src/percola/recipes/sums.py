@@ -262,10 +262,12 @@ class Sums(Generic[R]):
             (self.count, now.count),
             *((column, now.sums[measure]) for measure, column in self.measures.items()),
         ):
+            # Parts that cancel out change no sum, but an observer may have read some of them.
+            tell = column.observed and bool(parts)
             if now.count:
-                if row.get(column) != value:
+                if tell or row.get(column) != value:
                     t.set(column, group, value)
-            elif column in row:
+            elif tell or column in row:
                 t.delete(column, group)
         shards = row.get(self._shards) or 0
         if shards and len(parts) <= max(1, shards // 4):
