@@ -13,7 +13,6 @@ parts of one that many machines share. The schema is kept in the store itself (`
 from __future__ import annotations
 
 import functools
-import inspect
 import itertools
 import os
 import random
@@ -244,7 +243,7 @@ class Repository:
 
         Returns what the function returned. It may run several times, so it should have no effects
         except through its transaction. `notify` is as for `transaction`. Raises
-        RetriesExhaustedError after `attempts`.
+        RetriesExhaustedError after `attempts`, and UsageError for a coroutine or a generator.
         """
         begin = self.transaction if notify else functools.partial(self.transaction, notify=False)
         if self._context.prefetch is None and self._context.calls is None:
@@ -525,8 +524,7 @@ def transactional(
     or a generator; and, when called, for a first argument that is neither of the two.
     """
     name = getattr(function, "__qualname__", type(function).__name__)
-    checks = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
-    if any(check(function) for check in checks):
+    if retry.works_later(function):
         raise UsageError(
             f"{name} cannot be transactional: a coroutine or a generator does its work after the "
             "transaction has committed. Make it a plain function that returns its results."

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from stores import Ground, ScriptedClock, all_at_once
 
@@ -12,6 +14,7 @@ from percola import (
     RetriesExhaustedError,
     Table,
     Transaction,
+    UsageError,
 )
 from percola.transactions.retry import FIRST_WAIT, LONGEST_WAIT
 
@@ -113,3 +116,23 @@ def test_a_conflict_inside_the_function_is_retried_too(repo: Repository) -> None
 def test_at_least_one_attempt_is_needed(repo: Repository) -> None:
     with pytest.raises(ConflictingOptionsError, match="at least 1"):
         repo.run(lambda t: None, attempts=0)
+
+
+def test_a_function_that_has_yet_to_do_its_work_is_an_error_and_writes_nothing(
+    repo: Repository,
+) -> None:
+    async def later(t: Transaction) -> None:
+        t.set(bal, "x", 1)
+
+    def each(t: Transaction) -> Iterator[None]:
+        yield t.set(bal, "x", 1)
+
+    def first(t: Transaction) -> object:
+        t.set(bal, "x", 1)
+        return later(t)
+
+    for function in (later, each, first):
+        with pytest.raises(UsageError, match=f"{function.__name__} cannot run in a transaction"):
+            repo.run(function)
+    assert repo.snapshot().get(bal, "x") is None
+    assert list(repo.run(lambda t: (n for n in range(3)))) == [0, 1, 2]

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 from stores import Ground, PassingStore, at_work, cell_of, put_all
 
-from percola import ConflictError, Observer, Repository, Table, Transaction, Worker, observer
+from percola import (
+    ConflictError,
+    Observer,
+    ObserverError,
+    Repository,
+    Table,
+    Transaction,
+    Worker,
+    observer,
+)
 from percola.cells import Cell, Kind
 from percola.inspection import failures
 from percola.store.base import CellState, OneStepStore
@@ -85,6 +94,17 @@ def test_a_cycle_of_observers_is_not_prevented_and_shows_in_the_metrics(
     write(repo, "a", "once")
     with at_work(worker):
         wait_until(lambda: min(counts().get("ping", 0), counts().get("pong", 0)) >= 20)
+
+
+def test_a_function_that_works_only_after_its_run_has_committed_is_refused() -> None:
+    async def wait(t: Transaction, row: str) -> None: ...
+
+    def each(t: Transaction, row: str) -> Iterator[None]:
+        yield t.notify(recluster, row)
+
+    for function in (wait, each):
+        with pytest.raises(ObserverError, match=f"{function.__name__}' is a coroutine or a gen"):
+            observer(contents)(function)
 
 
 # --- Several observers of one column: none may answer for another -----------------------

@@ -72,6 +72,7 @@ from percola.errors import ObserverError, ObserverTimeoutError
 from percola.observers.run_records import Recorder
 from percola.schema import Column, R, Table, WeakColumn, check_name
 from percola.transactions.context import TransactionContext
+from percola.transactions.retry import works_later
 from percola.transactions.snapshot import Snapshot
 from percola.transactions.transaction import Transaction
 
@@ -149,6 +150,12 @@ class Observer(Generic[R]):
         self._check_columns()
         if not callable(self.function):
             raise ObserverError(f"The observer {self.name!r} needs a function to call.")
+        if works_later(self.function):
+            raise ObserverError(
+                f"The function of the observer {self.name!r} is a coroutine or a generator, which "
+                "does its work after the run has committed: nothing would be done, and the change "
+                "would count as answered. Make it a plain function."
+            )
         if not isinstance(self.batch, int) or self.batch < 1:
             raise ObserverError(
                 f"The observer {self.name!r} cannot have a batch of {self.batch!r}: it is a number "
@@ -525,8 +532,9 @@ def observer(
             meanwhile, and what changes while its row waits is answered by one run. Where several
             observers share a column, the largest counts.
 
-    Raises ObserverError for a column that is not observed, for columns of several tables, and for
-    an invalid batch, defer, share, ahead, order or rate; SchemaError for an unusable name.
+    Raises ObserverError for a column that is not observed, for columns of several tables, for a
+    function that is a coroutine or a generator, and for an invalid batch, defer, share, ahead,
+    order or rate; SchemaError for an unusable name.
     """
 
     def bind(function: ObserverFunction[R]) -> Observer[R]:

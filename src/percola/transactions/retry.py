@@ -6,12 +6,19 @@ writes are never replayed (rule P13), since they were computed from outdated rea
 
 from __future__ import annotations
 
+import inspect
 import random
 from collections.abc import Callable
+from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Final, TypeVar
 
 from percola.clock import Clock, backoff
-from percola.errors import ConflictingOptionsError, RetriesExhaustedError, TransientError
+from percola.errors import (
+    ConflictingOptionsError,
+    RetriesExhaustedError,
+    TransientError,
+    UsageError,
+)
 from percola.transactions.transaction import Transaction
 
 T = TypeVar("T")
@@ -19,6 +26,18 @@ T = TypeVar("T")
 ATTEMPTS: Final = 20
 FIRST_WAIT: Final = 0.001
 LONGEST_WAIT: Final = 0.5
+
+_LATER: Final = (CoroutineType, GeneratorType, AsyncGeneratorType)
+
+
+def works_later(function: object) -> bool:
+    """Whether a call of the function does nothing: what it returns has yet to be run."""
+    checks = (
+        inspect.iscoroutinefunction,
+        inspect.isgeneratorfunction,
+        inspect.isasyncgenfunction,
+    )
+    return any(check(function) for check in checks)
 
 
 def run(
@@ -31,7 +50,8 @@ def run(
     """Run `function` in a transaction and commit it; retry after a back-off if it conflicts.
 
     Other exceptions of the function are not retried. Raises RetriesExhaustedError, caused by the
-    last conflict, after `attempts` attempts.
+    last conflict, after `attempts` attempts; UsageError for a function that is a coroutine or a
+    generator, or returns a coroutine.
     """
     if attempts < 1:
         raise ConflictingOptionsError(f"A transaction needs at least 1 attempt, not {attempts}.")
@@ -39,7 +59,10 @@ def run(
     while True:
         try:
             with begin() as transaction:
-                return function(transaction)
+                result = function(transaction)
+                if isinstance(result, _LATER):
+                    _check_result(function, result)
+                return result
         except TransientError as error:
             if attempt >= attempts:
                 name = getattr(function, "__qualname__", repr(function))
@@ -49,3 +72,22 @@ def run(
                 ) from error
         clock.sleep(backoff(random_, attempt, first=FIRST_WAIT, most=LONGEST_WAIT))
         attempt += 1
+
+
+def _check_result(
+    function: Callable[..., object],
+    result: CoroutineType[object, object, object]
+    | GeneratorType[object, object, object]
+    | AsyncGeneratorType[object, object],
+) -> None:
+    """Raise UsageError if the function's work has yet to be done, so that nothing is committed."""
+    if isinstance(result, CoroutineType):
+        result.close()  # Else Python warns that it was never awaited.
+    elif not works_later(function):
+        return  # Such as a scan, which says so itself if it is read too late.
+    name = getattr(function, "__qualname__", repr(function))
+    raise UsageError(
+        f"{name} cannot run in a transaction: a coroutine or a generator does its work after the "
+        "transaction has committed. Nothing was written. Make it a plain function that returns "
+        "its results."
+    )
