@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from stores import DEADLINE, Gate, Ground, SeamStore, at_work, heard, in_thread, stop_at
 
+import percola
 from percola import (
     Repository,
     RepositoryClosedError,
@@ -313,6 +314,47 @@ def test_a_worker_whose_repository_is_closed_ends_with_an_error(
     ground.store.close()
     with pytest.raises(RepositoryClosedError):
         running.result(DEADLINE)
+
+
+def test_n5_an_error_of_another_repository_is_the_observers(repo: Repository) -> None:
+    other = percola.open("memory:", TABLES)
+    other.close()
+
+    @observer(contents)
+    def measure(t: Transaction, row: str) -> None:
+        if row == "closed":
+            other.transaction()
+        elif row == "nowhere":
+            percola.open("/nowhere/at/all", create=False)
+        t.set(size, row, 1)
+
+    write(repo, "closed", "nowhere", "well")
+    Worker(repo, [measure], **QUICK).run_until_idle()
+    assert sorted(one.error.partition(":")[0].rpartition(".")[2] for one in failures(repo)) == [
+        "NotARepositoryError",
+        "RepositoryClosedError",
+    ]
+    assert repo.snapshot().get(size, "well") == 1
+
+
+def test_n5_an_observer_that_reads_what_is_no_longer_kept_fails_as_others_do(
+    repo: Repository,
+) -> None:
+    write(repo, "a", "b")
+    write(repo, "a")
+    repo.collect_garbage(retention=0)
+
+    @observer(contents)
+    def measure(t: Transaction, row: str) -> None:
+        t.set(size, row, len(repo.snapshot(at=1).get(contents, row) or ""))
+
+    worker = Worker(repo, [measure], **QUICK)
+    running = in_thread(worker.run_until_idle)
+    running.result(DEADLINE)
+    assert [one.error.partition(": The")[0].rpartition(".")[2] for one in failures(repo)] == [
+        "SnapshotTooOldError"
+    ] * 2
+    assert count(worker, "observer_failures") == 6
 
 
 def test_n5_a_run_of_an_older_change_does_not_take_the_failure_of_a_newer_one_away(

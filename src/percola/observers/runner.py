@@ -42,7 +42,8 @@ from percola.clock import backoff
 from percola.errors import (
     ConflictingOptionsError,
     ObserverTimeoutError,
-    RepositoryError,
+    SnapshotTooOldError,
+    StoreError,
     TransientError,
 )
 from percola.gc.retention_holds import RETENTION
@@ -209,6 +210,16 @@ class _Run(Watch):
             return bool(self.given_up)
 
 
+def _reads_too_far_back(error: TransientError, run: _Run) -> bool:
+    """Whether the function has read a snapshot of its own that is too old, and will remain so."""
+    transaction = run.transaction
+    return (
+        isinstance(error, SnapshotTooOldError)
+        and transaction is not None
+        and error.ts != transaction.start_ts
+    )
+
+
 class _BatchSize:
     """How many rows an observer's next batch may have.
 
@@ -369,9 +380,11 @@ class Runner:
                 try:
                     with calling_for(one.name):
                         ran = one.run(self._context, dirty.cell.row, run.answers, run)
-                except TransientError:
+                except TransientError as error:
                     if run.is_given_up():
                         raise GivenUpError from None
+                    if _reads_too_far_back(error, run):
+                        raise
                     self._metrics.conflicts.labels(one.name).inc()
                     if attempt >= _CONFLICTS or self.stopping:
                         return Outcome.SOON
@@ -389,7 +402,7 @@ class Runner:
             raise GivenUpError from None
         except GivenUpError:
             raise
-        except RepositoryError:
+        except StoreError:
             if run.is_given_up():
                 raise GivenUpError from None
             raise
@@ -469,7 +482,7 @@ class Runner:
             called = run.called and self._context.prefetch is None
             if run.is_given_up():
                 raise GivenUpError from None
-            if isinstance(error, RepositoryError):
+            if isinstance(error, StoreError):
                 raise
             if isinstance(error, TransientError):
                 self._metrics.conflicts.labels(one.name).inc()
