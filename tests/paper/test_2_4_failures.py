@@ -23,6 +23,8 @@ from percola import (
 )
 from percola.cells import Kind
 from percola.inspection import failures, retry_failures
+from percola.store.base import Limits
+from percola.store.memory import MemoryStore
 
 docs = Table("docs")
 contents = docs.column("contents", str, observed=True)
@@ -314,6 +316,29 @@ def test_a_worker_whose_repository_is_closed_ends_with_an_error(
     ground.store.close()
     with pytest.raises(RepositoryClosedError):
         running.result(DEADLINE)
+
+
+def test_n5_a_failure_whose_message_is_longer_than_a_value_may_be_is_dead_lettered(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Such as one that quotes what it could not parse: it is kept without its middle."""
+    monkeypatch.setattr(MemoryStore, "limits", Limits(row_bytes=1000, value_bytes=1_000_000))
+    repo = percola.open("memory:", TABLES)
+
+    @observer(contents)
+    def measure(t: Transaction, row: str) -> None:
+        if row == "bad":
+            raise ValueError("cannot measure " + "x" * 5_000_000)
+        t.set(size, row, 1)
+
+    write(repo, "bad", "good")
+    Worker(repo, [measure], **QUICK).run_until_idle()
+    assert repo.snapshot().get(size, "good") == 1
+    [failure] = failures(repo)
+    assert failure.error.startswith("ValueError: cannot measure xxx") and len(failure.error) < 2_000
+    assert failure.traceback.startswith("Traceback") and len(failure.traceback) < 60_000
+    assert "ValueError: cannot measure" in failure.traceback
+    assert len(caplog.text) < 500_000
 
 
 def test_n5_an_error_of_another_repository_is_the_observers(repo: Repository) -> None:

@@ -57,6 +57,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("percola.worker")
 
 _NO_ATTEMPTS: Final = Attempts(0, 0)
+_STORY: Final = 50_000
+"""The most characters of a traceback that are logged and kept: it may quote a whole value."""
+_LINE: Final = 1_000
+"""The most characters of its last line."""
 _NOBODY: Final[frozenset[str]] = frozenset()
 
 
@@ -175,7 +179,7 @@ class Failures:
         following = "" if counts[0] >= self._attempts else f", the next one in {wait:.2f} s"
         log.warning(
             "observer %s failed on %s, attempt %d of %d%s:\n%s",
-            *(one.name, changes[0].cell, counts[0], self._attempts, following, story.rstrip()),
+            *(one.name, changes[0].cell, counts[0], self._attempts, following, _shortened(story)),
         )
         dead: list[bool] = []
         for dirty, count in zip(changes, counts, strict=True):
@@ -204,7 +208,9 @@ class Failures:
         cell, newest = dirty.cell, dirty.newest
         last_line = story.strip().splitlines()[-1]
         column, now_ms = cell.column.decode(), self._clock.wall_ms()
-        letter = DeadLetter(one.name, column, count, now_ms, last_line, story)
+        if len(last_line) > _LINE:
+            last_line = last_line[:_LINE] + "…"
+        letter = DeadLetter(one.name, column, count, now_ms, last_line, _shortened(story))
         failed = _failed_cell(one, cell)
         changes: list[Put | Delete] = [
             Put(Kind.FAILED, failed.column, newest, encode_dead_letter(letter))
@@ -268,6 +274,15 @@ def waits_for_paused(
         or is_dead_lettered(store, one, dirty)
         for one in group
     )
+
+
+def _shortened(story: str) -> str:
+    """A traceback without the middle of it, if it is very long."""
+    story = story.rstrip()
+    if len(story) <= _STORY:
+        return story
+    half = _STORY // 2
+    return f"{story[:half]}\n… {len(story) - 2 * half:,} characters …\n{story[-half:]}"
 
 
 def _failed_cell(one: Observer[Any], cell: Cell) -> Cell:
