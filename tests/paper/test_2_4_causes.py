@@ -13,6 +13,7 @@ from percola.catalog import RUNS
 from percola.cells import Kind
 from percola.clock import Clock
 from percola.gc.collector import GarbageCollector
+from percola.observers import run_records
 from percola.observers.causes import Change, causes, effects
 from percola.observers.run_records import find_record
 from percola.store.walks import walk_kind
@@ -158,6 +159,24 @@ def test_one_run_that_answers_many_changes_names_them_all(ground: Ground) -> Non
     [run] = causes(repo, title, "a", width=2).runs
     assert (len(run.changes), run.more) == (2, 1)
     assert lines(causes(repo, title, "a", depth=1))[-1] == "   (not followed beyond 1 runs)"
+
+
+def test_of_very_many_notifications_a_record_has_the_newest(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_records, "_ANSWERED", 2)
+    repo = recording(ground)
+    for row in "abcd":
+        write(repo, row, "blue")
+        work(repo, [split])
+    sent = [by for row in "abcd" for by, _ in repo.versions(used_in[row], "blue")]
+    work(repo, [count])
+    [run] = causes(repo, uses, "blue").runs
+    assert [(one.op, one.commit_ts) for one in run.changes] == [
+        ("notify", sent[-1]),
+        ("notify", sent[-2]),
+    ]
+    assert [lines(one)[1] for one in run.changes] == [" split d", " split c"]
 
 
 def test_without_records_the_trail_ends_where_rows_end_and_says_so(ground: Ground) -> None:

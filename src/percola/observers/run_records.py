@@ -106,7 +106,7 @@ class Recorder:
             listed, weak = cells[:room], sent[n:n_end][: max(0, room - len(cells))]
             room -= len(listed) + len(weak)
             answered = {
-                _text(cell.column): [ts for ts in timestamps if ts <= start_ts][-_ANSWERED:]
+                _text(cell.column): sorted(ts for ts in timestamps if ts <= start_ts)[-_ANSWERED:]
                 for cell, timestamps in notified.items()
             }
             runs.append(
