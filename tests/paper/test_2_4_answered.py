@@ -207,6 +207,18 @@ def test_a_dead_letter_counts_for_all_changes_that_its_run_had_to_handle(repo: R
     repo.wait_answered(before)
 
 
+def test_a_later_change_that_is_dead_lettered_leaves_an_answered_one_answered(
+    repo: Repository,
+) -> None:
+    first = write(repo, "a", "one")
+    Worker(repo, [count], **QUICK).run_until_idle()
+    later = write(repo, "a", "one two")
+    Worker(repo, [fail], **QUICK).run_until_idle()
+    repo.wait_answered(first)
+    with pytest.raises(NotAnsweredError, match="dead-lettered"):
+        repo.wait_answered(later)
+
+
 def test_with_depth_it_also_waits_for_what_the_runs_wrote(repo: Repository) -> None:
     commit_ts = write(repo, "a", "one two three")
     assert not is_answered(repo, commit_ts)

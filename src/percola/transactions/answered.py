@@ -19,7 +19,17 @@ from __future__ import annotations
 import itertools
 from typing import Final
 
-from percola.cells import Cell, Kind, Op, decode_dead_letter, decode_lock, decode_write
+from percola.cells import (
+    MAX_TS,
+    Cell,
+    Kind,
+    Op,
+    ack_column,
+    decode_dead_letter,
+    decode_lock,
+    decode_ts,
+    decode_write,
+)
 from percola.errors import NotAnsweredError
 from percola.paused import paused_observers
 from percola.store.walks import walk_kind
@@ -118,7 +128,8 @@ class _Wait:
         """Raise NotAnsweredError if a change from `low` to `high` was dead-lettered.
 
         A dead letter has the timestamp of the newest change that its run had to handle, so one
-        above `high` may be for an older change of the cell, too.
+        above `high` may be for an older change of the cell, too, unless an earlier run has
+        acknowledged that one.
         """
         for table in self._tables:
             for failed, ts, raw in walk_kind(self._context.store, Kind.FAILED, table):
@@ -126,6 +137,8 @@ class _Wait:
                     continue
                 letter = decode_dead_letter(raw)
                 cell = Cell(table, failed.row, letter.column.encode())
+                if ts > high and self._is_acknowledged(cell, letter.observer, high):
+                    continue  # A later change was dead-lettered.
                 if ts <= high or cell in self._waited or self._was_written(cell, low, high):
                     raise NotAnsweredError(
                         f"The change of {cell} was dead-lettered for the observer "
@@ -133,6 +146,15 @@ class _Wait:
                         f"traceback, 'percola failed retry --observer {letter.observer}' runs the "
                         "observer again."
                     )
+
+    def _is_acknowledged(self, cell: Cell, observer: str, high: int) -> bool:
+        """Whether a committed run of the observer has seen all changes of the cell up to `high`."""
+        ack = Cell(cell.table, cell.row, ack_column(observer, cell.column))
+        for _, raw in self._context.store.entries(ack, Kind.WRITE, high, MAX_TS):
+            record = decode_write(raw)
+            if record.op is Op.PUT and record.value and decode_ts(record.value) >= high:
+                return True
+        return False
 
     def _was_written(self, cell: Cell, low: int, high: int) -> bool:
         records = self._context.store.entries(cell, Kind.WRITE, low, high)
