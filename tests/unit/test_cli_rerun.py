@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 from commands import call, contents, folder, is_error, repo, run, running, size
+from stores import at_work
 
-from percola import Repository
+import percola
+from percola import Repository, Table, Worker, observer
 from percola.cells import Kind
 from percola.maintenance.check import Severity, check
 from percola.store.base import SYSTEM_TABLE
@@ -116,6 +118,19 @@ def test_an_observer_of_a_live_worker_is_rerun_by_its_name(
     assert len(changed) == ROWS // 2 and all(key.startswith("a/") for key in changed)
     wrong = call("--repo", repo.address, "rerun", "mesure")
     assert is_error(wrong, "No live worker runs an observer named 'mesure'", "workers: measure.")
+
+
+def test_an_observer_of_a_table_whose_name_has_a_dot_is_rerun_by_its_name(
+    tmp_path: Path,
+) -> None:
+    orders = Table("shop.orders")
+    price = orders.column("price.cents", int, observed=True)
+    note = observer(price, name="note")(lambda t, row: None)
+    with percola.open(tmp_path / "shop", schema=[orders]) as shop:
+        shop.run(lambda t: t.set(price, "o1", 1))
+        with at_work(Worker(shop, [note])):
+            done = call("--repo", shop.address, "rerun", "note")
+    assert done.code == 0 and done.out.startswith("Marked 1 row dirty"), done
 
 
 def test_an_observer_that_cannot_be_found_is_an_error(app: Path, repo: Repository) -> None:

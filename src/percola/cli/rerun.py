@@ -23,6 +23,7 @@ from percola.observers.rerun import Rerun, rerun_named
 from percola.paused import PausedObserver, announced_observers
 from percola.recording import recording
 from percola.repository import Repository
+from percola.schema import Family
 
 
 @click.command()
@@ -128,11 +129,14 @@ def _columns_of(repo: Repository, name: str) -> list[ObservedColumn[Any]]:
             f"No live worker runs an observer named {name!r}. Start one, or name the observer as "
             f"MODULE:NAME. Observers of live workers: {running}."
         )
-    found: list[ObservedColumn[Any]] = []
-    for column in announced[name]:
-        table, _, short = column.partition(".")
-        found.append(repo.table(table).resolve(short))
-    return found
+    # Names of tables and columns may have dots.
+    known: dict[str, ObservedColumn[Any]] = {
+        f"{table.name}.{member.name}": member
+        for table in repo.schema
+        for member in table.members
+        if not isinstance(member, Family)
+    }
+    return [known[column] for column in announced[name]]
 
 
 # --- Pausing ----------------------------------------------------------------------------
