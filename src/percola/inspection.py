@@ -37,7 +37,7 @@ from percola.cells import (
     failed_column,
 )
 from percola.connect.local import FORMAT
-from percola.errors import PercolaError
+from percola.errors import PercolaError, UsageError
 from percola.paused import PausedObserver
 from percola.repository import Repository
 from percola.schema import Column, R, Schema, Table, WeakColumn
@@ -250,8 +250,11 @@ def failures(
 ) -> Iterator[Failure]:
     """Dead-lettered changes, in the order of tables and rows.
 
-    Only those of the given observer, table, or row of that table, if given.
+    Only those of the given observer, table, or row of that table, if given. Raises UsageError for
+    a row without its table.
     """
+    if row is not None and table is None:
+        raise UsageError(f"Name the table of the row {row!r}: other tables may have such a row.")
     key = table.encode_row(row) if table is not None and row is not None else None
     entries = _entries(repo, Kind.FAILED, table, key)
     for _, group in itertools.groupby(entries, key=lambda entry: entry[0]):

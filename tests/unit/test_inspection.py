@@ -16,7 +16,7 @@ from stores import (
 )
 
 import percola
-from percola import Observer, Repository, Worker, inspection
+from percola import Observer, Repository, UsageError, Worker, inspection
 from percola.cells import Kind, Op, decode_lock
 from tests.unit.checked import (
     TABLES,
@@ -295,6 +295,8 @@ def test_retry_takes_only_the_observer_table_or_row_it_is_told(repo: Repository)
     assert len(list(inspection.failures(repo))) == 6
     assert inspection.retry_failures(repo, observer="three") == 0
     assert inspection.retry_failures(repo, table=bank) == 0
+    with pytest.raises(UsageError, match="Name the table of the row 'a'"):
+        inspection.retry_failures(repo, row="a")
     assert inspection.retry_failures(repo, observer="one", table=docs, row="a") == 1
     assert inspection.retry_failures(repo, table=docs, row="a") == 1
     assert [one.cell.row for one in inspection.failures(repo)] == [b"a\0", b"a\0", b"b", b"b"]
