@@ -16,9 +16,11 @@ from percola import (
     Snapshot,
     Table,
     Transaction,
+    TransientError,
     Worker,
 )
 from percola.cells import Kind
+from percola.inspection import retry_failures
 from percola.recipes import Entry, Export, Refused, check, export
 from percola.store.base import Delete, RowMutation
 
@@ -295,3 +297,28 @@ def test_a_queue_needs_an_exporter() -> None:
 def test_exporters_that_would_take_nothing_are_refused(bad: dict[str, int]) -> None:
     with pytest.raises(ObserverError, match="at least one entry at a time"):
         Export("queue").observers(lambda t, entries: None, **bad)  # type: ignore[arg-type]
+
+
+def test_a_receiver_that_is_away_is_waited_for_if_its_error_is_transient() -> None:
+    repo, queue, receiver = empty_queue()
+    put(repo, queue, boot=1)
+    away = iter(range(20))
+
+    def send(t: Transaction, entries: Sequence[Entry]) -> list[Refused]:
+        if next(away, None) is not None:
+            raise TransientError("the receiver is away")
+        return receiver.send(t, entries)
+
+    Worker(repo, queue.observers(send), threads=1, retention=None).run_until_idle()
+    assert receiver.held.keys() == {"boot"} and repo.dead_lettered() == 0
+
+
+def test_what_an_exporter_gives_up_stays_in_the_queue_until_it_is_retried() -> None:
+    repo, queue, receiver = empty_queue()
+    put(repo, queue, boot=1)
+    receiver.fail_after = [0] * 5
+    work(repo, queue, receiver)
+    assert receiver.held == {} and len(left(repo, queue)) == 1 and repo.dead_lettered() == 1
+    assert retry_failures(repo) == 1
+    work(repo, queue, receiver)
+    assert receiver.held.keys() == {"boot"} and left(repo, queue) == []

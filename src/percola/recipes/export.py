@@ -12,7 +12,7 @@ A transaction that changes something enters its key, and commits both or neither
 observer, takes entries by the hundreds, sends them, and removes them in the transaction in which it
 has read what it sent. If it is killed in between, they are sent again: at least once. The receiver
 keeps the epoch of each key, the timestamp of the change, and ignores what it has already: once in
-effect.
+effect, if transactions that enter one key conflict when they overlap.
 
 Entries that pass through a queue leave versions behind until garbage collection removes them, and a
 scan reads over them. So the queue is divided into windows of time, by the timestamp of the change:
@@ -91,7 +91,8 @@ class Export:
     Args:
         name: of the queue's table.
         exporters: how many there are. Each has the keys whose hash is in its range, so the entries
-            of one key are sent by one exporter. Drain the queue before you lower the number.
+            of one key are sent by one exporter. Drain the queue before you lower the number, or
+            raise it from 1: nobody would export what waits.
 
     Attributes:
         entry: the column of entries, for rows of `table`.
@@ -116,6 +117,9 @@ class Export:
 
     def enter(self, t: Transaction, key: str, note: Any = None, *, bulk: bool = False) -> None:
         """Enter a key that changes in this transaction, and notify its exporter.
+
+        Transactions that enter the same key should write a cell in common: else, of two that
+        overlap, the one that commits last may have the older epoch, which the receiver ignores.
 
         Args:
             note: goes with the entry: what JSON can hold, and Decimals. What is sent should be read
@@ -205,7 +209,7 @@ class Export:
                 transaction what has to be sent, and sends it, durably. It must be safe to repeat:
                 the receiver ignores a key whose epoch it has already. It returns what the receiver
                 refuses, which becomes dead letters; if it raises, all entries stay, and it is
-                called again.
+                called again, five times in all unless it raises a TransientError.
             name: of the observers, followed by a number if there are several; `NAME.export` by
                 default.
             most: entries that one call gets at most.
