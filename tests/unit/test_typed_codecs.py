@@ -38,7 +38,7 @@ from percola import (
     map_of,
     struct_of,
 )
-from percola.codecs import codec_named, parse_text, parse_type
+from percola.codecs import UnfitValueError, codec_named, parse_text, parse_type
 
 Naive = datetime.datetime
 
@@ -192,6 +192,18 @@ def test_an_instant_is_one_value_in_every_time_zone_and_is_read_in_utc() -> None
     found = TIMESTAMP.decode(TIMESTAMP.encode(there))
     assert found == there and found.utcoffset() == timedelta(0)
     assert found.isoformat() == "2010-10-04T06:30:00+00:00"
+
+
+@pytest.mark.parametrize("zone", ["UTC", None])
+def test_a_time_of_pandas_that_would_have_to_be_cut_is_refused(zone: str | None) -> None:
+    import pandas
+
+    codec: Any = TIMESTAMP if zone else TIMESTAMP_NTZ
+    fits = pandas.Timestamp("2010-10-04T12:00:00.123456", tz=zone)
+    assert codec.decode(codec.encode(fits)) == fits
+    for more in (1, -1):
+        with pytest.raises(UnfitValueError, match="finer than a microsecond"):
+            codec.encode(fits + pandas.Timedelta(more, unit="ns"))
 
 
 def test_a_decimal_that_is_written_otherwise_is_the_same_value() -> None:

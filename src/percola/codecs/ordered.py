@@ -213,12 +213,19 @@ def _date(days: int) -> date:
     return date.fromordinal(days + _EPOCH_DAY)
 
 
+def _whole_microseconds(passed: timedelta) -> int:
+    number, rest = divmod(passed, _MICROSECOND)
+    if rest:  # The times of pandas, which derive from `datetime`, have nanoseconds.
+        raise UnfitValueError("it is finer than a microsecond")
+    return number
+
+
 def _microseconds(value: datetime) -> int:
     if not isinstance(value, datetime):
         raise TypeError
     if value.utcoffset() is None:
         raise UnfitValueError("it has no time zone")
-    return (value - _EPOCH) // _MICROSECOND
+    return _whole_microseconds(value - _EPOCH)
 
 
 def _timestamp(microseconds: int) -> datetime:
@@ -230,7 +237,7 @@ def _microseconds_ntz(value: datetime) -> int:
         raise TypeError
     if value.tzinfo is not None:
         raise UnfitValueError("it has a time zone")
-    return (value - _EPOCH_NTZ) // _MICROSECOND
+    return _whole_microseconds(value - _EPOCH_NTZ)
 
 
 def _timestamp_ntz(microseconds: int) -> datetime:
