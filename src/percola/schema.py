@@ -138,12 +138,20 @@ class Column(Generic[R, V]):
     def encode_value(self, value: V) -> bytes:
         """Encode `value`; raises WrongTypeError if it has a wrong type."""
         try:
-            return self.encode(value)
+            raw: object = self.encode(value)
         except (TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
             raise WrongTypeError(
                 f"The column {self!r} holds {self.codec.name}, but was given "
                 f"{_given(value, error)}."
             ) from error
+        if type(raw) is bytes:
+            return raw
+        if isinstance(raw, bytes | bytearray | memoryview):
+            return bytes(raw)  # It may change before it is committed.
+        raise WrongTypeError(
+            f"The codec {self.codec.name!r} of the column {self!r} has encoded a value as "
+            f"{type(raw).__name__}: its function `encode` has to return bytes."
+        )
 
     def decode_value(self, raw: bytes) -> V:
         """Decode what the store holds; WrongTypeError if it is not of the column's type."""

@@ -91,6 +91,21 @@ def test_a_type_without_a_codec_is_refused_with_those_that_there_are() -> None:
         Table("t").column("c", dict)
 
 
+@pytest.mark.parametrize("encoded", ["text", None, 5])
+def test_a_codec_of_ones_own_that_makes_no_bytes_is_an_error_that_names_it(encoded: Any) -> None:
+    wrong: Codec[Any] = Codec("wrong", lambda value: encoded, lambda raw: raw)
+    column = Table("docs").column("made", wrong)
+    with pytest.raises(
+        WrongTypeError, match=r"'wrong' of the column docs\.made has encoded a value"
+    ):
+        column.encode_value("x")
+    buffer: Codec[Any] = Codec("buffer", lambda value: value, lambda raw: raw)
+    kept = bytearray(b"abc")
+    raw = Table("docs").column("kept", buffer).encode_value(kept)
+    kept[:] = b"xyz"
+    assert raw == b"abc"
+
+
 def test_a_codec_of_ones_own_encodes_and_decodes() -> None:
     column = Table("t").column("c", upper())
     assert column.encode_value("abc") == b"ABC"
