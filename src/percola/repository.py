@@ -609,6 +609,8 @@ def open(
         raise ConflictingOptionsError(
             f"A lock_wait_seconds of {lock_wait_seconds} is not 0 or more seconds."
         )
+    if isinstance(schema, Table):
+        raise UsageError(f"The schema is a list of tables, but this is {schema!r} alone.")
     tables = list(schema)
     if is_memory(text):
         if durability is not None:

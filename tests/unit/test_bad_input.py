@@ -254,3 +254,18 @@ def test_a_column_that_another_program_added_is_told_as_such(tmp_path: Path) -> 
     with percola.open(tmp_path / "repo") as again:
         found = again.snapshot().get_row(again.table("docs"), "a")
         assert [(column.name, one) for column, one in found.items()] == [("added", 1)]
+
+
+def test_one_thing_in_place_of_a_list_is_refused_in_a_sentence(repo: Repository) -> None:
+    look = observer(seen, name="look")(lambda t, row: None)
+    now = repo.snapshot()
+    wrong: dict[str, Callable[[], object]] = {
+        "docs.title alone": lambda: now.scan(docs, columns=title),  # type: ignore[arg-type]
+        "alone: put it in one": lambda: now.get_row(docs, "a", tags),  # type: ignore[arg-type]
+        "The rows to read are a list, but this is 'abc'": lambda: now.get_rows(docs, "abc"),
+        r"write \[look\]": lambda: Worker(repo, look),  # type: ignore[arg-type]
+        r"Table\('docs'\) alone": lambda: percola.open("memory:", docs),  # type: ignore[arg-type]
+    }
+    for says, call in wrong.items():
+        with pytest.raises(UsageError, match=says):
+            call()

@@ -574,6 +574,11 @@ class Observers:
     def __init__(self, observers: Iterable[Observer[Any]]) -> None:
         self._by_column: dict[tuple[str, bytes], list[Observer[Any]]] = {}
         self._by_name: dict[str, Observer[Any]] = {}
+        if isinstance(observers, Observer):
+            raise ObserverError(
+                f"A worker takes a list of observers, but this is {observers.name!r} alone: write "
+                f"[{observers.name}]."
+            )
         for one in observers:
             if not isinstance(one, Observer):
                 raise ObserverError(

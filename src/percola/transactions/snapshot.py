@@ -277,6 +277,8 @@ class Snapshot(SnapshotBase):
         """Many rows of a table in one store call, each as `get_row` finds it (§2.5)."""
         self._check_usable()
         self._check_table(table)
+        if isinstance(rows, str | bytes):
+            raise UsageError(f"The rows to read are a list, but this is {rows!r}.")
         keys = [(table.encode_row(row), row) for row in rows]
         for key, _ in keys:
             self._context.store.check_row(table.name, key)
@@ -348,6 +350,10 @@ class Snapshot(SnapshotBase):
     def _wanted(self, table: Table[R], columns: Columns[R]) -> list[tuple[bytes, bool]] | None:
         if columns is None:
             return None
+        if isinstance(columns, Column | Family):
+            raise UsageError(
+                f"The columns to read are a list, but this is {columns!r} alone: put it in one."
+            )
         wanted = []
         for column in columns:
             if isinstance(column, Family):
