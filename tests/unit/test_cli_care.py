@@ -247,6 +247,45 @@ def test_nothing_is_overwritten(folder: Path, tmp_path: Path) -> None:
     assert answer.code == 1 and "overwrites nothing" in answer.err
 
 
+def test_a_backup_is_restored_to_the_folder_that_its_address_names_or_not_at_all(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call("--repo", folder, "backup", "backup").code == 0
+    before = sorted(tmp_path.iterdir())
+    for address, words in (
+        ("hbse://zk1/shop", "names no store that this version has"),
+        ("~no-such-user/repo", "a home folder that this machine does not know"),
+    ):
+        assert is_error(call("--repo", address, "restore", "backup"), words), address
+        assert sorted(tmp_path.iterdir()) == before
+    assert call("--repo", "lmdb://./other", "restore", "backup").code == 0
+    assert call("--repo", tmp_path / "other", "status").code == 0
+    monkeypatch.chdir(_empty(tmp_path / "here"))
+    assert is_error(call("--repo", ".", "restore", "../backup"), "is the current directory")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Path, "is_mount", lambda path: path.name == "here")
+    assert is_error(call("--repo", "here", "restore", "backup"), "is a mount point")
+    assert list((tmp_path / "here").iterdir()) == []
+
+
+def _empty(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.parametrize("verb", ["backup", "restore", "copy", "status"])
+def test_a_home_folder_that_nobody_has_is_told(folder: Path, tmp_path: Path, verb: str) -> None:
+    nobody = "~no-such-user/x"
+    arguments = {
+        "backup": ["--repo", folder, "backup", nobody],
+        "restore": ["--repo", tmp_path / "other", "restore", nobody],
+        "copy": ["--repo", folder, "copy", nobody],
+        "status": ["--repo", nobody, "status"],
+    }[verb]
+    assert is_error(call(*arguments), "a home folder that this machine does not know")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

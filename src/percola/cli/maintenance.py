@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import click
@@ -31,6 +30,7 @@ from percola.cli import arguments, display
 from percola.cli import json_output as documents
 from percola.cli.session import Session, at_option, common
 from percola.cli.spark import runner_of, spark_options
+from percola.connect.local import folder_of
 from percola.errors import ConflictingOptionsError, PercolaError, UsageError
 from percola.gc.collector import Collected
 from percola.maintenance.backup import Backup, backup_network, is_network, restore_network
@@ -41,6 +41,7 @@ from percola.maintenance.check import check as walk
 from percola.maintenance.copy import Copied, copy_repository
 from percola.maintenance.row_rules import LOST, Columns
 from percola.observers import loading as targets
+from percola.platform.files import expanded
 from percola.ranges import HERE, Runner
 from percola.recipes import Recipe
 from percola.recipes import check as check_recipes
@@ -342,9 +343,7 @@ def backup(session: Session, file: str, master: str | None) -> None:
                 display.progress_line("Copying") as line,
                 runner_of(repo, master, "backup", line, target=file) as runner,
             ):
-                made = backup_network(
-                    repo, Path(file).expanduser(), runner=runner, copying=_on(line)
-                )
+                made = backup_network(repo, expanded(file), runner=runner, copying=_on(line))
         elif file == "-":
             if sys.stdout.isatty():
                 raise ConflictingOptionsError(
@@ -354,7 +353,7 @@ def backup(session: Session, file: str, master: str | None) -> None:
                 made = make_backup(repo, sys.stdout.buffer, progress=progress)
         else:
             with _bytes_bar("Backing up") as progress:
-                made = make_backup(repo, Path(file).expanduser(), progress=progress)
+                made = make_backup(repo, expanded(file), progress=progress)
     target = "stdout" if file == "-" else file
     sentence = (
         f"Backed up {session.where()} to {target}, as of timestamp {made.timestamp}: every commit "
@@ -377,23 +376,21 @@ def restore(session: Session, file: str, master: str | None) -> None:
     """
     network = is_network(session.where())
     _refuse(network, file, master)
-    address = session.where().removeprefix("lmdb:")
+    address = session.where()
     if network:
         with display.progress_line("Restoring") as line:
             made = restore_network(
-                Path(file).expanduser(),
+                expanded(file),
                 address,
                 runner=lambda repo: runner_of(repo, master, "restore", line, target=address),
                 copying=_on(line),
             )
         size = ""
     else:
-        source: Any = sys.stdin.buffer if file == "-" else Path(file).expanduser()
+        source: Any = sys.stdin.buffer if file == "-" else expanded(file)
         with _bytes_bar("Restoring") as progress:
             made = restore_backup(source, address, progress=progress)
-        size = filesize.decimal(
-            sum(p.stat().st_size for p in Path(address).expanduser().rglob("*"))
-        )
+        size = filesize.decimal(sum(p.stat().st_size for p in folder_of(address).rglob("*")))
         size = f" ({size}, durability {made.durability})"
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(made.made_ms / 1000))
     sentence = (

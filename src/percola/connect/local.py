@@ -24,7 +24,14 @@ from percola.errors import (
     RepositoryError,
     RepositoryVersionError,
 )
-from percola.platform.files import PRIVATE_FOLDER, is_full, make_folder, no_room, restrict
+from percola.platform.files import (
+    PRIVATE_FOLDER,
+    expanded,
+    is_full,
+    make_folder,
+    no_room,
+    restrict,
+)
 from percola.store.base import OneStepStore
 from percola.store.lmdb.store import LmdbStore
 
@@ -34,20 +41,24 @@ _OWN_FILES: Final = frozenset({"store", "live", "wake", "rows.lock", "leases", _
 
 
 def folder_of(address: str) -> Path:
-    """The folder that an address names; NotARepositoryError for an address of another kind."""
+    """The folder that an address names.
+
+    Raises NotARepositoryError for an address of another kind, UsageError for a home folder that is
+    not known.
+    """
     if not address or "\0" in address or not _is_unicode(address):
         raise NotARepositoryError(
             f"{address!r} names no folder: name the one that has the repository, or will."
         )
     match = re.fullmatch(r"([a-z][a-z0-9+.-]+):(?://)?(.*)", address, re.DOTALL)
     if match is None:
-        return Path(address).expanduser()
+        return expanded(address)
     if match[1] != "lmdb" or not match[2]:
         raise NotARepositoryError(
             f"{address!r} names no store that this version has: use a folder, lmdb:FOLDER, "
             "memory:, hbase://… or bigtable://…."
         )
-    return Path(match[2]).expanduser()
+    return expanded(match[2])
 
 
 def _is_unicode(text: str) -> bool:

@@ -39,7 +39,7 @@ from typing import IO, Any, Final
 
 from percola import repository as repositories
 from percola.connect.address import network_address
-from percola.connect.local import FORMAT, sync_folder
+from percola.connect.local import FORMAT, folder_of, sync_folder
 from percola.errors import (
     ConflictingOptionsError,
     DamagedRecordError,
@@ -272,11 +272,13 @@ def restore(
     Raises:
         DamagedRecordError: it is not a backup, or it was truncated or changed.
         RepositoryVersionError: it is of another version.
-        ConflictingOptionsError: the folder is not empty.
+        NotARepositoryError: it is no folder, but the address of a store.
+        ConflictingOptionsError: the folder is not empty, or it cannot be replaced, as the current
+            directory and a mount point cannot.
         StoreFullError: the disk is full; the partial repository is removed.
         StoreError: the file cannot be read, or the repository cannot be written.
     """
-    target = Path(folder).expanduser()
+    target = folder_of(os.fspath(folder))
     _check_free(target)
     with contextlib.ExitStack() as stack:
         stream: Any = source
@@ -382,6 +384,17 @@ def _check_free(target: Path) -> None:
             raise ConflictingOptionsError(
                 f"{target} is there already, and a restore overwrites nothing: name a new or an "
                 "empty folder."
+            )
+        # What is restored takes the folder's place.
+        if os.path.samefile(target, os.curdir):
+            raise ConflictingOptionsError(
+                f"{target} is the current directory, which a restored repository cannot replace: "
+                "go to another one, and name this folder from there."
+            )
+        if target.is_mount():
+            raise ConflictingOptionsError(
+                f"{target} is a mount point, which a restored repository cannot replace: name a "
+                "new folder in it."
             )
 
 

@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from percola.errors import RepositoryError, StoreFullError
+from percola.errors import RepositoryError, StoreFullError, UsageError
 
 PRIVATE_FOLDER: Final = 0o700
 
@@ -35,6 +35,17 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _UNSUPPORTED: Final = frozenset({errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS})
 _BLOCK: Final = 512
 _CLASSES: Final = (0o700, 0o070, 0o007)
+
+
+def expanded(path: str) -> Path:
+    """The path, with the home folder that `~` or `~user` stands for; UsageError if it has none."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise UsageError(
+            f"{path!r} begins with a home folder that this machine does not know: write its path "
+            "in full, or put ./ before a name that begins so."
+        ) from error
 
 
 def is_full(error: OSError) -> bool:
