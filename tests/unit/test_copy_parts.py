@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import pickle
 from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
@@ -11,7 +13,14 @@ from typing import Any
 import pytest
 
 import percola
-from percola import NotARepositoryError, Repository, StoreError, Table
+from percola import (
+    NotARepositoryError,
+    Repository,
+    StoreError,
+    StoreFullError,
+    Table,
+    UsageError,
+)
 from percola.cells import Cell, Kind
 from percola.errors import DamagedRecordError
 from percola.maintenance import copy
@@ -168,3 +177,35 @@ def test_a_file_that_is_not_whole_ends_a_backup_and_the_next_one_is_right(
     restore(target, tmp_path / "restored")
     copy_repository(repo, str(tmp_path / "alone"), at=made.timestamp)
     assert everything(tmp_path / "restored") == everything(tmp_path / "alone")
+
+
+def test_a_copy_that_a_backup_has_left_is_taken_for_hours_and_for_its_own_repository(
+    repo: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk was full when the file was written, for instance: the copy beside it is whole."""
+    target = tmp_path / "monday.percola"
+
+    def full(done: int, expected: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    began = repo.context.clock.wall_ms()
+    with pytest.raises(StoreFullError):
+        backup_network(repo, target, progress=full)
+    copied_by = repo.context.clock.wall_ms()
+    repo.run(lambda t: t.set(size, "row-000", 1000))
+    with percola.open(tmp_path / "other", TABLES, durability="relaxed") as other:
+        other.run(lambda t: t.set(size, "row-000", 2000))
+        with pytest.raises(UsageError, match=r"monday\.percola\.copying has another repository"):
+            backup_network(other, target)
+    later = copied_by + 7 * 3_600_000
+    with monkeypatch.context() as patch:
+        patch.setattr(repo.context.clock, "wall_ms", lambda: later)
+        with pytest.raises(UsageError, match=r"monday\.percola\.copying was left by a backup"):
+            backup_network(repo, target)
+        patch.setattr(repo.context.clock, "wall_ms", lambda: later - 2 * 3_600_000)
+        made = backup_network(repo, target)
+    assert began <= made.made_ms <= copied_by, "the time of what it holds"
+    assert {one.name for one in tmp_path.iterdir()} == {"monday.percola", "other"}
+    restore(target, tmp_path / "restored")
+    with percola.open(tmp_path / "restored", TABLES) as restored:
+        assert restored.snapshot().get(size, "row-000") == 0

@@ -47,8 +47,9 @@ from percola.errors import (
     RepositoryVersionError,
     StoreError,
     StoreFullError,
+    UsageError,
 )
-from percola.maintenance.copy import Copied, copy_repository
+from percola.maintenance.copy import HELD, Copied, copy_repository, name_of, origin
 from percola.maintenance.pieces import PieceWriter, read_pieces
 from percola.platform.files import PRIVATE_FOLDER, is_full, make_folder, restrict
 from percola.ranges import HERE, Runner
@@ -136,12 +137,16 @@ def read_header(source: IO[bytes]) -> tuple[Backup, bytes]:
 
 
 def backup(
-    repo: Repository, target: str | os.PathLike[str] | IO[bytes], *, progress: Progress = _nothing
+    repo: Repository,
+    target: str | os.PathLike[str] | IO[bytes],
+    *,
+    progress: Progress = _nothing,
+    made_ms: int | None = None,
 ) -> Backup:
     """Write a backup of the repository to a new file or an open stream; others may go on writing.
 
     While it runs, the store keeps the pages that the snapshot needs, so pages rewritten meanwhile
-    take additional disk space.
+    take additional disk space. `made_ms` is the time that it says it was made; None: now.
 
     Raises:
         NotARepositoryError: the repository is in memory only.
@@ -163,7 +168,8 @@ def backup(
         if isinstance(target, str | os.PathLike):
             out = stack.enter_context(_new_file(Path(target)))
         copy = stack.enter_context(SnapshotCopy(folder / "store"))
-        made = Backup(FORMAT, durability, copy.ts, context.clock.wall_ms(), copy.most_bytes)
+        at_ms = context.clock.wall_ms() if made_ms is None else made_ms
+        made = Backup(FORMAT, durability, copy.ts, at_ms, copy.most_bytes)
         with _refusing("The backup cannot be written"):
             _write(made, copy, out, progress)
     return made
@@ -180,34 +186,53 @@ def backup_network(
     """Write a backup of a repository on a network store; others may go on writing.
 
     It is copied into a folder beside the file first, which takes as much space as the file. If an
-    earlier call was interrupted, this one goes on, at the same timestamp.
+    earlier call was interrupted, this one goes on, at the same timestamp, for up to six hours.
 
     Args:
         runner: who copies: this process, or tasks of Spark. Those on other machines write files to
             a folder `….copying.parts` beside it, which has to be on a path that all share.
         copying, progress: called while it is copied, and while the file is written.
 
-    Raises what `percola.maintenance.copy.copy_repository` and `backup` raise.
+    Raises what `percola.maintenance.copy.copy_repository` and `backup` raise, and UsageError if
+    that folder has a finished copy of another repository, or an older one.
     """
     path = Path(target)
     if os.path.lexists(path):
         raise _taken(path)
     folder = path.with_name(f"{path.name}.copying")
-    if not _is_whole(folder):
+    if not _is_whole(folder, repo):
         copy_repository(repo, os.fspath(folder), runner=runner, progress=copying)
     with repositories.open(folder, create=False) as copied:
-        made = backup(copied, path, progress=progress)
+        of = origin(copied.context.store)
+        begun_ms = of.begun_ms if of is not None else 0
+        made = backup(copied, path, progress=progress, made_ms=begun_ms or None)
     shutil.rmtree(folder, ignore_errors=True)
     return made
 
 
-def _is_whole(folder: Path) -> bool:
-    """Whether an earlier call has copied everything, and was interrupted later."""
+def _is_whole(folder: Path, repo: Repository) -> bool:
+    """Whether an earlier call has copied everything, and was interrupted later.
+
+    Raises UsageError for a copy of another repository, and for one that is old.
+    """
     try:
         with repositories.open(folder, create=False) as copied:
-            return bool(list(copied.schema))
+            if not list(copied.schema):
+                return False
+            of = origin(copied.context.store)
     except NotARepositoryError:
         return False
+    if of is None or of.source != name_of(repo.address):
+        raise UsageError(
+            f"{folder} has another repository than {name_of(repo.address)}: delete it, or name "
+            "another file for the backup."
+        )
+    if repo.context.clock.wall_ms() - of.ended_ms > HELD * 1000:
+        raise UsageError(
+            f"{folder} was left by a backup that was interrupted long ago, and has the repository "
+            "as it was then: delete it, and begin again."
+        )
+    return True
 
 
 def _write(made: Backup, copy: SnapshotCopy, out: Any, progress: Progress) -> None:

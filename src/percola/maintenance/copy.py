@@ -49,7 +49,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from percola.catalog import (
     copy_feed,
@@ -60,6 +60,7 @@ from percola.catalog import (
 )
 from percola.cells import (
     HANDLED,
+    MAX_TS,
     Cell,
     Kind,
     Op,
@@ -100,11 +101,11 @@ from percola.ranges import (
 from percola.recording import copy_recording
 from percola.repository import Repository
 from percola.schema import Schema
-from percola.store.base import Limits, Put, RowMutation, Store, missing_data
+from percola.store.base import SYSTEM_TABLE, Limits, Put, RowMutation, Store, missing_data
 from percola.store.walks import scan_writes, walk_kind
 from percola.transactions.context import TransactionContext
 
-__all__ = ["Copied", "copy_repository", "copy_store"]
+__all__ = ["HELD", "Copied", "Origin", "copy_repository", "copy_store", "name_of", "origin"]
 
 _RECORDS: Final = 1024
 """Write records that are read at once, about."""
@@ -112,11 +113,13 @@ _CHANGES: Final = 500
 _BYTES: Final = 4 << 20
 """A request to the target has about as many changes, and bytes, at most."""
 _SAVED_EVERY: Final = 1.0
-_HELD: Final = 6 * 3600.0
+HELD: Final = 6 * 3600.0
 """Seconds for which a copy that was killed can be resumed; it holds garbage collection back."""
 _RENEWED_EVERY: Final = 600.0
 _WALK: Final = b"copy"
 """The row of the target's system table with the positions."""
+_ORIGIN: Final = Cell(SYSTEM_TABLE, _WALK, b"@origin")
+"""What a finished copy is of: its `Origin`, at the copy's timestamp."""
 
 _CHANGED: Final = (Op.PUT, Op.DELETE)
 
@@ -316,6 +319,9 @@ def copy_store(
     copy_recording(context.store, store, note.ts)
     # What was there to be read when a range was copied can be read from here on at the latest.
     store.raise_safe_point(min(context.store.safe_point(), note.ts) if history else note.ts)
+    of = Origin(note.source, note.begun_ms, context.clock.wall_ms())
+    put = Put(Kind.DATA, _ORIGIN.column, note.ts, json.dumps(of._asdict()).encode())
+    store.mutate([RowMutation(_ORIGIN.table, _ORIGIN.row, (), [put])])
     # The first `open` has the store keep the tables' feeds.
     if not end_copy(store, note.version, schema):
         raise _overtaken()
@@ -335,11 +341,13 @@ class _Note:
 
     Attributes:
         version: the version of the target's schema that the note is; not part of its text.
-        source: the name of the source (`_name_of`).
+        source: the name of the source (`name_of`).
         ts: the timestamp of the copy.
         hold: the name of the retention hold in the source.
         schema: the source's, as JSON.
         history: whether the older versions are copied, too.
+        begun_ms: when the copy was begun, by the wall clock, in milliseconds since the epoch; 0 if
+            an earlier release has begun it.
     """
 
     version: int
@@ -348,6 +356,7 @@ class _Note:
     hold: str
     schema: str
     history: bool = False
+    begun_ms: int = 0
 
     def written(self, store: Store) -> _Note:
         """The same, written to the target. Raises UsageError if another process was faster."""
@@ -367,7 +376,7 @@ def _overtaken() -> UsageError:
 def _begin(source: Repository, store: Store, at: int | datetime | None, *, history: bool) -> _Note:
     """The note of a copy that is resumed, or of a new one, which is written."""
     version, text = copy_note(store)
-    name = _name_of(source.address)
+    name = name_of(source.address)
     if text is not None:
         written = json.loads(text)
         named = {one.name: written[one.name] for one in fields(_Note) if one.name in written}
@@ -386,11 +395,32 @@ def _begin(source: Repository, store: Store, at: int | datetime | None, *, histo
     with source.snapshot(at) as snapshot:
         ts = snapshot.start_ts
     schema = stored_schema(source.context.store)
-    note = _Note(version, name, ts, f"copy/{secrets.token_hex(8)}", schema.to_json(), history)
+    hold, begun_ms = f"copy/{secrets.token_hex(8)}", source.context.clock.wall_ms()
+    note = _Note(version, name, ts, hold, schema.to_json(), history, begun_ms)
     return note.written(store)
 
 
-def _name_of(address: str) -> str:
+class Origin(NamedTuple):
+    """What a finished copy is of.
+
+    Attributes:
+        source: the name of the source (`name_of`).
+        begun_ms: when it was begun, in milliseconds since the epoch; 0 if that is not known.
+        ended_ms: when it was finished.
+    """
+
+    source: str
+    begun_ms: int
+    ended_ms: int
+
+
+def origin(store: Store) -> Origin | None:
+    """What the repository in this store was copied from; None if it is no copy that says so."""
+    found = store.entries(_ORIGIN, Kind.DATA, 0, MAX_TS, 1)
+    return Origin(**json.loads(found[0][1])) if found else None
+
+
+def name_of(address: str) -> str:
     """What stays the same of an address, wherever and through which oracles it is opened."""
     if is_memory(address):
         return address
@@ -416,7 +446,7 @@ class _Hold:
         try:
             # Not `ts`: a delete up to it could be removed once it is answered, and so before its
             # row is read.
-            hold(store, clock, note.hold, min(store.safe_point(), note.ts), _HELD)
+            hold(store, clock, note.hold, min(store.safe_point(), note.ts), HELD)
         except SnapshotTooOldError as error:
             raise UsageError(
                 f"The copy is of timestamp {note.ts}, and garbage collection in {note.source} has "
