@@ -24,7 +24,7 @@ from percola import (
 from percola.cells import Cell, Kind
 from percola.errors import DamagedRecordError
 from percola.maintenance import copy
-from percola.maintenance.backup import backup_network, restore
+from percola.maintenance.backup import backup_network, restore, restore_network
 from percola.maintenance.copy import Copied, copy_repository, copy_store
 from percola.ranges import Here, TableRange
 from percola.store.base import Store
@@ -208,4 +208,34 @@ def test_a_copy_that_a_backup_has_left_is_taken_for_hours_and_for_its_own_reposi
     assert {one.name for one in tmp_path.iterdir()} == {"monday.percola", "other"}
     restore(target, tmp_path / "restored")
     with percola.open(tmp_path / "restored", TABLES) as restored:
+        assert restored.snapshot().get(size, "row-000") == 0
+
+
+def test_a_restore_goes_on_with_what_one_of_the_same_backup_has_left_and_with_nothing_else(
+    repo: Repository, tmp_path: Path
+) -> None:
+    """As into a network store, by way of a folder beside the file."""
+    file, target = tmp_path / "latest.percola", str(tmp_path / "target")
+    backup_network(repo, file)
+
+    def stop(copied: Copied) -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        restore_network(file, target, copying=stop)
+    first = file.rename(tmp_path / "first.percola")
+    repo.run(lambda t: t.set(size, "row-000", 1000))
+    backup_network(repo, file)
+    with pytest.raises(UsageError, match=r"latest\.percola\.restored is there already"):
+        restore_network(file, str(tmp_path / "another"))
+    file.unlink()
+    first.rename(file)
+    assert restore_network(file, target).timestamp < repo.snapshot().start_ts
+    assert {one.name for one in tmp_path.iterdir()} == {"latest.percola", "target"}
+    mine = tmp_path / "latest.percola.restored"
+    restore(file, mine)
+    with pytest.raises(UsageError, match="is there already"):
+        restore_network(file, str(tmp_path / "another"))
+    with percola.open(mine, TABLES) as kept, percola.open(target, TABLES) as restored:
+        assert kept.snapshot().get(size, "row-000") == 0
         assert restored.snapshot().get(size, "row-000") == 0

@@ -31,7 +31,7 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,6 +60,7 @@ from percola.store.lmdb.environment import DURABILITIES
 _MAGIC: Final = b"percola backup 1\n"
 _HEADER_BYTES: Final = 64 * 1024
 _DESCRIPTION: Final = "percola.json"
+_RESTORED: Final = "restored_from"
 
 Progress = Callable[[int, int], None]
 """Called with the number of bytes done and the approximate total."""
@@ -303,7 +304,17 @@ def restore(
         StoreFullError: the disk is full; the partial repository is removed.
         StoreError: the file cannot be read, or the repository cannot be written.
     """
-    target = folder_of(os.fspath(folder))
+    return _restore(source, folder_of(os.fspath(folder)), progress)
+
+
+def _restore(
+    source: str | os.PathLike[str] | IO[bytes],
+    target: Path,
+    progress: Progress,
+    *,
+    is_left_for_others: bool = False,
+) -> Backup:
+    """See `restore`. What is left for others says of which backup it is."""
     _check_free(target)
     with contextlib.ExitStack() as stack:
         stream: Any = source
@@ -320,7 +331,8 @@ def restore(
         temporary = target.with_name(f"{target.name}.restoring-{secrets.token_hex(4)}")
         stack.callback(shutil.rmtree, temporary, ignore_errors=True)
         with _refusing(f"No repository can be restored to {target}"):
-            _fill(temporary, target, found, _pieces(stream, head), progress)
+            more = {_RESTORED: _identity(found)} if is_left_for_others else {}
+            _fill(temporary, target, found, _pieces(stream, head), progress, more)
             _check_free(target)
             # Replaces an empty folder at most: the system refuses any other.
             temporary.rename(target)
@@ -347,15 +359,21 @@ def restore_network(
         runner: given that folder's repository, who copies it to the store.
         copying, progress: called while it is copied, and while the folder is written.
 
-    Raises what `restore` and `percola.maintenance.copy.copy_repository` raise.
+    Raises what `restore` and `percola.maintenance.copy.copy_repository` raise, and UsageError if
+    that folder is there and is not what such a call has left.
     """
     path = Path(source)
     folder = path.with_name(f"{path.name}.restored")
-    if folder.is_dir():
+    if os.path.lexists(folder):
         with _refusing(f"The backup {path} cannot be read"), open(path, "rb") as stream:
             made, _ = read_header(stream)
+        if _restored_from(folder) != _identity(made):
+            raise UsageError(
+                f"{folder} is there already, and is not what an interrupted restore of this backup "
+                "has left: delete it, or give it another name, and begin again."
+            )
     else:
-        made = restore(path, folder, progress=progress)
+        made = _restore(path, folder, progress, is_left_for_others=True)
     with repositories.open(folder, create=False) as restored, runner(restored) as who:
         copy_repository(restored, address, runner=who, progress=copying)
     # Also the files of a call that was killed, on a cluster, before this one went on without them.
@@ -364,13 +382,31 @@ def restore_network(
     return made
 
 
+def _identity(backup: Backup) -> list[int]:
+    """What tells a backup from an earlier one in a file of the same name."""
+    return [backup.timestamp, backup.made_ms]
+
+
+def _restored_from(folder: Path) -> object:
+    """The backup that a folder says it was restored from; None if it does not say so."""
+    try:
+        return json.loads((folder / _DESCRIPTION).read_text()).get(_RESTORED)
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
 def is_network(address: str) -> bool:
     """Whether the repository of this address is on a network store, which has no file."""
     return network_address(address) is not None
 
 
 def _fill(
-    folder: Path, target: Path, found: Backup, pieces: Iterator[bytes], progress: Progress
+    folder: Path,
+    target: Path,
+    found: Backup,
+    pieces: Iterator[bytes],
+    progress: Progress,
+    more: Mapping[str, Any],
 ) -> None:
     """Write the repository into a folder that can replace the target, and sync it to disk."""
     folder.mkdir(mode=PRIVATE_FOLDER, parents=True)
@@ -386,7 +422,7 @@ def _fill(
             done += len(piece)
             progress(done, found.most_bytes)
         _sync(file)
-    description = {"format": FORMAT, "store": "lmdb", "durability": found.durability}
+    description = {"format": FORMAT, "store": "lmdb", "durability": found.durability, **more}
     with open(folder / _DESCRIPTION, "xb") as file:
         restrict(file.fileno(), about, made=True, locked=False)
         file.write(json.dumps(description).encode() + b"\n")
