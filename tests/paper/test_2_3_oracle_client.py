@@ -114,6 +114,21 @@ def test_an_oracle_that_was_advanced_hands_out_nothing_below(
     other.close()
 
 
+def test_an_oracle_is_not_advanced_for_hours_but_started_above(
+    server: OracleServer, oracle: NetworkOracle
+) -> None:
+    """As for a copy of a repository whose record was lost and made anew above 2⁵⁰."""
+    oracle.timestamp()
+    with pytest.raises(UsageError, match=rf"{server.address} .* up to 1, .* --above {2**50}"):
+        oracle.advance(2**50)
+    assert oracle.timestamp() == 2, "none was used up"
+    with leading(above=2**50) as higher:
+        other = NetworkOracle([higher.address])
+        other.advance(2**50)
+        assert other.timestamp() == 2**50 + 1
+        other.close()
+
+
 # --- Failures ---------------------------------------------------------------------------
 
 

@@ -31,6 +31,8 @@ log = logging.getLogger("percola.oracle")
 TIMEOUT_SECONDS: Final = 30.0
 REQUEST_SECONDS: Final = 2.0
 _MOST_AT_ONCE: Final = 100_000
+_MOST_TO_ADVANCE: Final = 10**10
+"""Timestamps that are used up to get above another one: a hundred thousand calls, some minutes."""
 _NUMBERS: Final = 2**32
 _TELLING_SECONDS: Final = 0.1
 """How long a try must have had for its reason to replace that of an earlier one."""
@@ -122,6 +124,14 @@ class NetworkOracle(Oracle):
         return self._line().ask(0)
 
     def advance(self, ts: int) -> None:
+        """See `Oracle.advance`; UsageError if it would take hours: `--above` does it at once."""
+        missing = ts - self.read_timestamp()
+        if missing > _MOST_TO_ADVANCE:
+            raise UsageError(
+                f"The oracle at {', '.join(self.addresses)} has handed out timestamps up to "
+                f"{ts - missing}, and the next ones must be above {ts}: stop all oracles of this "
+                f"repository, start them with --above {ts}, and run this again."
+            )
         while (missing := ts - self.read_timestamp()) > 0:
             self._line().ask(min(missing, _MOST_AT_ONCE))
 
