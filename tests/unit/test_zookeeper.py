@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kazoo.exceptions import BadVersionError
 
 from percola import ObserverMismatchError, RepositoryClosedError
 from percola.coordination.observer_agreement import check_agreement
 from percola.coordination.zookeeper import coordination as zookeeper
+from percola.coordination.zookeeper import session as sessions
 from percola.coordination.zookeeper.connection import Settings
 from percola.coordination.zookeeper.coordination import Held, ZooKeeperCoordination
+from percola.coordination.zookeeper.session import Session
 from percola.errors import StoreError, UsageError
 
 SETTINGS = Settings(("127.0.0.1:9",), "/percola/test", 10.0, 0.2, 0.2, None)
@@ -352,3 +355,55 @@ def test_processes_agree_if_they_have_no_column_in_common_or_all_of_its_observer
         check_agreement({"pid": 7, "host": "b", "observers": {"docs.title": ["z"]}}, mine)
     with pytest.raises(ObserverMismatchError, match=r"process 7 observes docs.contents with a,"):
         check_agreement({"pid": 7, "observers": {"docs.contents": ["a"]}}, mine)
+
+
+class Overtaken:
+    """A session with a token, which others are faster than when it announces its observers."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, times: float) -> None:
+        self.tries, self.now = 0, 1000.0
+        self.session = Session(SETTINGS, lambda _: False)
+        monkeypatch.setattr(sessions, "time", self)
+        monkeypatch.setattr(self.session.connection, "make_folders", lambda **_: None)
+        monkeypatch.setattr(self.session, "_agree", lambda _: self.tries)
+        monkeypatch.setattr(self.session, "_try_write", self._try_write)
+        self._times = times
+        self.session._token, self.session._until = "1-a", 1e9
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def time_ns(self) -> int:
+        return 0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def _try_write(self, *_: object, **__: object) -> BadVersionError | None:
+        self.tries += 1
+        return BadVersionError() if self.tries <= self._times else None
+
+
+def test_who_announces_beside_hundreds_of_others_gets_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As when a cluster's workers are started: all announce, and one at a time is not overtaken."""
+    one = Overtaken(monkeypatch, 50)
+    one.session.announce({"docs.contents": ["a"]})
+    assert one.tries == 51 and one.session._written == one.session._described()
+    assert one.now > 1010, "it has left the turn to others meanwhile"
+
+
+def test_who_gets_no_turn_for_a_minute_says_so_and_who_is_closed_does_not_go_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    never = Overtaken(monkeypatch, float("inf"))
+    with pytest.raises(StoreError, match="did not get a turn for 60 s: start fewer at once"):
+        never.session.announce({"docs.contents": ["a"]})
+    assert 1060 <= never.now < 1062
+    never.session.close()
+    closed = Overtaken(monkeypatch, float("inf"))
+    monkeypatch.setattr(closed, "sleep", lambda _: closed.session.close())
+    with pytest.raises(RepositoryClosedError):
+        closed.session.announce({"docs.contents": ["a"]})
+    assert closed.tries == 1

@@ -14,6 +14,7 @@ until it is confirmed again; and one that is gone is replaced by a new one, neve
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import os
@@ -32,15 +33,20 @@ from kazoo.exceptions import (
     RolledBackError,
 )
 
+from percola.clock import backoff
 from percola.coordination.observer_agreement import check_agreement
 from percola.coordination.zookeeper.connection import Connection, Settings, UnreachableError
 from percola.errors import ObserverMismatchError, PercolaError, RepositoryClosedError, StoreError
+from percola.platform.fork_safety import new_random
 
 log = logging.getLogger("percola.zookeeper")
 
 TURN_SECONDS: Final = 1.0
 """Seconds between the thread's checks for work."""
-_ATTEMPTS: Final = 20
+_TURN_TAKING: Final = 60.0
+"""Seconds for which a process tries to announce its observers beside others that do."""
+_PAUSES: Final = (0.02, 1.0)
+"""Seconds between two tries: at first, and at most."""
 
 
 class Session:
@@ -76,6 +82,7 @@ class Session:
         self._observers: dict[str, list[str]] = {}
         self._since_ms = time.time_ns() // 1_000_000
         self._written = b""
+        self._rng = new_random()
 
     # --- For the coordination -------------------------------------------------------------
 
@@ -224,8 +231,8 @@ class Session:
                     self.start()
                 if self.connection.is_connected:
                     told = ""
-            except UnreachableError:
-                pass  # It is retried; waiting threads report it.
+            except (UnreachableError, RepositoryClosedError):
+                pass  # It is retried, and waiting threads report it; or this has just been closed.
             except (PercolaError, KazooException) as error:
                 if (says := str(error) or repr(error)) != told:
                     told = says
@@ -313,7 +320,8 @@ class Session:
         """Create or change the token's node, unless a live process's observers conflict with it."""
         with self._writing:
             self.connection.make_folders()
-            for _ in range(_ATTEMPTS):
+            until = time.monotonic() + _TURN_TAKING
+            for attempt in itertools.count(1):
                 described = self._described()
                 version = self._agree(token) if self._observers else None
                 wrong = self._try_write(token, described, version, is_new=is_new)
@@ -326,10 +334,17 @@ class Session:
                     self.connection.make_folders(again=True)
                 elif not isinstance(wrong, BadVersionError):
                     raise self.connection.failed(wrong) from wrong
-        raise StoreError(
-            "So many processes announce their observers in ZooKeeper, under "
-            f"{self._settings.root}, that this one does not get a turn: start fewer at once."
-        )
+                # Of all that announce at once one is first, and the others read again.
+                first, most = _PAUSES
+                time.sleep(backoff(self._rng, attempt, first=first, most=most))
+                if self._closed:
+                    raise _closed()
+                if time.monotonic() >= until:
+                    raise StoreError(
+                        "So many processes announce their observers in ZooKeeper, under "
+                        f"{self._settings.root}, that this one did not get a turn for "
+                        f"{_TURN_TAKING:g} s: start fewer at once."
+                    )
 
     def _agree(self, token: str) -> int:
         """Compare our observers with others'; returns the version of the last announcement."""
