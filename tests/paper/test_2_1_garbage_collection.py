@@ -387,6 +387,27 @@ def test_p7_a_lost_reply_that_garbage_collection_overtakes_is_an_unknown_outcome
     assert repo.snapshot().get(bal, "a") == 2
 
 
+def test_a_cycle_that_cannot_raise_the_safe_point_looks_for_no_locks(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All workers run a cycle a minute, and finding locks may take reading whole tables."""
+    store, looked = repo.context.store, list[Kind]()
+    scan = store.scan_kind
+
+    def count(kind: Kind, *where: Any, **more: Any) -> Any:
+        looked.append(kind)
+        return scan(kind, *where, **more)
+
+    monkeypatch.setattr(store, "scan_kind", count)
+    for value in range(2):
+        write(repo, a=value)
+        looked.clear()
+        assert collect(repo).cells and Kind.LOCK in looked
+        looked.clear()
+        again = collect(repo)
+        assert again.complete and again.cells == 0 and looked.count(Kind.LOCK) == 0
+
+
 def test_p4_a_rollback_record_stays_while_a_late_call_may_still_meet_it(ground: Ground) -> None:
     clock = ScriptedClock()
     store = SeamStore(ground.store)
