@@ -430,3 +430,37 @@ def test_p4_a_rollback_record_stays_while_a_late_call_may_still_meet_it(ground: 
     write(repo, a=4)
     assert collector.collect().records == 1
     assert ground.entries(bal, "b", Kind.WRITE) == []
+
+
+def test_p4_rollback_records_go_although_no_collector_lives_long_and_by_one_clock(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with `percola gc` from cron, where no worker runs for long."""
+    clock, machine = ScriptedClock(), "one"
+    monkeypatch.setattr(ScriptedClock, "machine", property(lambda _: machine))
+    store = SeamStore(ground.store)
+    store.latest_arrival = 1500.0
+    repo = ground.repo(TABLES, store=store, clock=clock)
+    left: list[str] = []
+
+    def roll_back(row: str) -> None:
+        t = repo.transaction(two_phase=True)
+        t.set(bal, row, 1)
+        repo.context.resolver.fate(cell_of(bal, row), t.start_ts, force=True)
+        t.rollback()
+        left.append(row)
+
+    def collected_after(seconds: float) -> int:
+        clock.now += seconds
+        write(repo, a=int(clock.now))
+        return collect(repo).records
+
+    roll_back("b")
+    assert [collected_after(600) for _ in range(4)] == [0, 0, 0, 1]
+    roll_back("c")
+    assert collected_after(1600) == 0, "a safe point above it is noted"
+    clock.now += 1e6  # Its steady clock is far from that of the first.
+    machine = "another"
+    assert collected_after(600) == 0, "clocks of two machines are not compared"
+    assert [collected_after(1000) for _ in range(2)] == [0, 1]
+    assert [ground.entries(bal, row, Kind.WRITE) for row in left] == [[], []]

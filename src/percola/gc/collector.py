@@ -28,10 +28,10 @@ Why that is safe:
   above the safe point: its records stay for as long as its locks may.
 * `percola.gc.rules` defines what is removed. A delete that an observer has not handled yet stays,
   for it shows the observer that the cell has changed.
-* A rollback record stops a late prewrite of its transaction. It is removed once this collector
-  has itself seen the safe point above it for as long as a call may be in flight
-  (`Store.latest_arrival`; 0 on an embedded store). No two clocks are compared for that. For
-  the retention they are, but one clock that is ahead makes nothing older (`percola.gc.time_log`).
+* A rollback record stops a late prewrite of its transaction. It is removed once the safe point
+  has been above it for as long as a call may be in flight (`Store.latest_arrival`; 0 on an
+  embedded store), by the clock of one machine (`percola.gc.arrivals`). For the retention clocks
+  are compared, but one that is ahead makes nothing older (`percola.gc.time_log`).
 
 Every step can be repeated, interrupted and run by several collectors at once. A cycle keeps its
 positions in the system table, and the next one begins with what it has left, so a collector that is
@@ -53,6 +53,7 @@ from typing import Final
 from percola.catalog import RUNS, columns_of, stored_schema
 from percola.cells import MAX_TS, Cell, Kind, acknowledged_column
 from percola.errors import ConflictingOptionsError
+from percola.gc.arrivals import Arrivals
 from percola.gc.retention_holds import RETENTION, holds, remove_expired
 from percola.gc.rules import forgotten_row, garbage_of_row
 from percola.gc.time_log import TimeLog
@@ -152,8 +153,7 @@ class GarbageCollector:
         self._share = share
         self._runner = runner
         self._time_log = TimeLog(self._store, context.clock, retention) if retention else None
-        # Safe points, and the times at which this collector first saw them.
-        self._watched: list[tuple[int, float]] = []
+        self._arrivals = Arrivals(self._store, context.clock)
 
     def collect(
         self,
@@ -178,7 +178,7 @@ class GarbageCollector:
             self._list_pending(tables, collected, stopped, progress)
             self._store.raise_safe_point(chosen)
         safe_point = collected.safe_point = self._store.safe_point()
-        settled = self._settled(safe_point)
+        settled = self._arrivals.settled(safe_point)
         if self._done() >= safe_point:
             collected.complete = True
             return collected
@@ -196,15 +196,6 @@ class GarbageCollector:
         )
         self._walk(work, tables, collected, stopped, progress)
         return collected
-
-    def _settled(self, safe_point: int) -> int:
-        """The newest safe point that is older than any call that may still be in flight."""
-        now = self._context.clock.monotonic()
-        self._watched.append((safe_point, now))
-        stood = [at for at, since in self._watched if now - since >= self._store.latest_arrival]
-        settled = max(stood, default=0)
-        self._watched = [(at, since) for at, since in self._watched if at >= settled]
-        return settled
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[bool]:
