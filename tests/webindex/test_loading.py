@@ -120,6 +120,36 @@ def test_a_capture_of_a_broken_or_busy_server_is_counted_and_changes_nothing(
     assert there(repo) == before
 
 
+@pytest.mark.parametrize(
+    ("asked", "location"),
+    [
+        (f"{URL}?utm_source=mail", URL),
+        (f"{URL}?fbclid=1#top", URL.removeprefix("https://example.org")),
+        (f"{URL};jsessionid=1A", f"{URL}#top"),
+        (f"{URL}?", URL),
+        (URL, f"{URL}?utm_source=mail"),
+    ],
+)
+def test_a_redirect_to_another_spelling_of_its_url_leaves_the_page_as_it_is(
+    repo: Repository, asked: str, location: str
+) -> None:
+    load(repo, captured(1))
+    before = there(repo)
+    moved = replace(captured(2, ""), url=asked, status=301, headers={"location": location})
+    assert load(repo, moved) == Loaded(unavailable=1)
+    assert there(repo) == before
+
+
+@pytest.mark.parametrize("location", [URL, f"{URL}#top", "https://example.org/other"])
+def test_a_redirect_to_the_very_url_or_to_another_page_counts(
+    repo: Repository, location: str
+) -> None:
+    load(repo, captured(1))
+    moved = captured(2, "", status=301, headers={"location": location})
+    assert load(repo, moved) == Loaded(written=1)
+    assert there(repo)["capture"]["status"] == 301
+
+
 @pytest.mark.parametrize("status", [200, 301, 403, 404, 407, 410, 428, 451, 499, 600, 999])
 def test_every_other_status_is_conclusive(repo: Repository, status: int) -> None:
     assert is_conclusive(status)
@@ -129,12 +159,12 @@ def test_every_other_status_is_conclusive(repo: Repository, status: int) -> None
 
 def test_the_report_says_in_words_what_was_not_kept_and_what_is_unchanged() -> None:
     report = LoadReport(files=1, bytes=10, started_ms=0)
-    assert {"Server errors, not kept", "Reported as unchanged"}.isdisjoint(dict(report.rows()))
+    assert {"Say nothing of a page", "Reported as unchanged"}.isdisjoint(dict(report.rows()))
     report.loaded.add(Loaded(written=1, older=2, same=3, unavailable=4000, unchanged=5000))
     report.loaded.add(Loaded(unavailable=1, unchanged=1))
     rows = dict(report.rows())
     assert rows["Loaded"].startswith("1 of 4,007 captures")
-    assert rows["Server errors, not kept"] == "4,001"
+    assert rows["Say nothing of a page"].startswith("4,001: ")
     assert rows["Reported as unchanged"] == "5,001"
     assert report.to_json()["loaded"]["unavailable"] == 4001
 

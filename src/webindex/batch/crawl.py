@@ -32,6 +32,7 @@ from webindex.load.removals import Rules
 from webindex.load.revisits import age, as_capture, packed, payload_id, says_the_same
 from webindex.load.tasks import Part, plan_parts
 from webindex.load.transaction import describe, is_conclusive, reports_in
+from webindex.page.pointers import is_respelling
 from webindex.page.urls import BadUrlError, normalise, page_id, page_row
 from webindex.pdf.process import NoReaderError
 
@@ -154,6 +155,10 @@ def _read(
                 try:
                     url = normalise(record.url)
                 except BadUrlError:
+                    continue
+                if isinstance(record, Capture) and is_respelling(
+                    record.url, url, record.status, record.headers.get("location")
+                ):
                     continue
                 if rules.refuses(url, revisits.date_text(record.date)):
                     continue

@@ -72,7 +72,8 @@ class LoadReport:
         if loaded.older:
             rows.append(("Older than what is there", f"{loaded.older:,}"))
         if loaded.unavailable:
-            rows.append(("Server errors, not kept", f"{loaded.unavailable:,}"))
+            told = f"{loaded.unavailable:,}: server errors, redirects to the same page"
+            rows.append(("Say nothing of a page", told))
         if loaded.refused:
             rows.append(("Removed or blocked, not loaded", f"{loaded.refused:,}"))
         if loaded.unchanged:

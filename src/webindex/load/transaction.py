@@ -46,6 +46,7 @@ from webindex.load.revisits import (
 )
 from webindex.load.sitemaps import load_sitemap
 from webindex.page.link_header import names_canonical
+from webindex.page.pointers import is_respelling
 from webindex.page.urls import BadUrlError, normalise, page_id, page_row
 from webindex.pdf.reading import PDF
 
@@ -61,7 +62,8 @@ class Loaded:
         older: captures that are older than the stored one.
         same: captures that are stored already.
         bad_urls: captures and revisits whose URL cannot be a row.
-        unavailable: captures that say nothing about their page: see `is_conclusive`.
+        unavailable: captures that say nothing about their page: see `is_conclusive`, and
+            `webindex.page.pointers.is_respelling`.
         unchanged: revisits.
         unresolved: those of them that refer to a capture that was not known when they were
             loaded: they count as soon as it is.
@@ -131,12 +133,19 @@ def load_from(
             result.unavailable += 1
             continue
         try:
-            usable.append((file, one, normalise(one.url)))
+            url = normalise(one.url)
         except BadUrlError:
             if isinstance(one, Resource):
                 result.resources.bad_urls += 1
             else:
                 result.bad_urls += 1
+            continue
+        if isinstance(one, Capture) and is_respelling(
+            one.url, url, one.status, one.headers.get("location")
+        ):
+            result.unavailable += 1
+            continue
+        usable.append((file, one, url))
     rules = rules_for(t, (url for _, _, url in usable))
     resources: list[tuple[str, Resource, str]] = []
     taken: list[tuple[str, Capture | Revisit, str, str]] = []

@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+import can_ada
+
 from webindex.page.pages import Page
 from webindex.page.urls import registrable_domain, resolve
 
@@ -22,6 +24,7 @@ __all__ = [
     "Kind",
     "Pointer",
     "is_live",
+    "is_respelling",
     "pointer_of",
     "pointer_of_capture",
 ]
@@ -95,6 +98,28 @@ def pointer_of_capture(capture: Mapping[str, Any], page: Page | None) -> dict[st
 def is_live(capture: Mapping[str, Any], page: Page | None) -> bool:
     """Whether the page can be read: status 200 to 299, and no redirect."""
     return 200 <= capture["status"] < 300 and page is not None and page.refresh is None
+
+
+def is_respelling(written: str, url: str, status: int, location: str | None) -> bool:
+    """Whether a response only redirects from one spelling of its page's URL to another.
+
+    As `/page?utm_source=mail` to `/page`, which are one page: it says nothing about that. A
+    redirect to the very URL that was asked for is a circle, and no respelling.
+
+    Args:
+        written: URL of the response, as the crawler wrote it.
+        url: the same, normalised.
+        status, location: as for `pointer_of`.
+    """
+    if status not in REDIRECTS or not location or _target(url, location) != url:
+        return False
+    asked = can_ada.parse(written)
+    named = {str(asked + line.strip()) for line in location.splitlines() if line.strip()}
+    return any(_whole(one) != _whole(asked.href) for one in named)
+
+
+def _whole(url: str) -> str:
+    return url.partition("#")[0]
 
 
 def _target(url: str, location: str) -> str | None:

@@ -53,7 +53,8 @@ class Summary:
         linked_pages: pages that have such links, captured or not.
         ranked: None if ranks have never been computed.
         rejected: records of WARC files that could not be used, over all loads; `unavailable` are
-            captures of server errors, which say nothing about their page, and `unchanged` reports
+            captures that say nothing about their page (server errors, redirects from one
+            spelling of its URL to another), and `unchanged` reports
             that a page was as before. These, and `cut`, count a record again if its file is loaded
             again.
         unresolved: pages whose newest record is a revisit of a capture that was not loaded: an
@@ -109,8 +110,8 @@ class Summary:
         # Of a file that is loaded again they count again.
         rows.append(("Rejected records", f"{self.rejected:,} over all loads"))
         if self.unavailable:
-            told = f"{self.unavailable:,} over all loads, which say nothing of a page"
-            rows.append(("Server errors", told))
+            told = f"{self.unavailable:,} over all loads: server errors, redirects to the same page"
+            rows.append(("Say nothing of a page", told))
         if self.unchanged:
             rows.append(("Reported as unchanged", f"{self.unchanged:,} over all loads"))
         if self.cut:
