@@ -104,6 +104,20 @@ def test_a_location_is_kept_where_it_redirects(status: int, kept: str | None) ->
     assert (described["location"], described["link"]) == (kept, None)
 
 
+@pytest.mark.parametrize("order", [(2, 4, None), (None, 4, 2), (4, None, 2)])
+def test_of_a_long_page_that_is_loaded_with_several_limits_the_most_is_kept(
+    repo: Repository, order: tuple[int | None, ...]
+) -> None:
+    for day in range(8):
+        # Their digests are in any order.
+        whole = f"{day}words"
+        for cut in order:
+            one = captured(day, "words", body=f"<p>{whole[:cut]}".encode(), cut=cut)
+            load(repo, one)
+        assert body(repo) == whole
+        assert there(repo)["capture"]["cut"] is None
+
+
 # --- captures that say nothing ----------------------------------------------------------------
 
 
