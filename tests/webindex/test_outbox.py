@@ -12,7 +12,13 @@ from webindex import tables
 from webindex.batch.idle import judge_rest
 from webindex.cli.reindex import reindex
 from webindex.observers import export as exporting
-from webindex.serving import IndexUnavailableError, RefusedDocumentsError, ServingDocument
+from webindex.serving import (
+    IndexUnavailableError,
+    IndexWriteError,
+    RefusedDocumentsError,
+    ServingDocument,
+    ServingError,
+)
 
 NOTHING: dict[str, Any] = {"title": "", "text": "", "language": None, "inlinks": 0, "rank": 0.0}
 SHOWN = NOTHING | {"epoch": 1, "url": "https://example.org/"}
@@ -21,6 +27,8 @@ SHOWN |= {name: [] for name in ("anchors", "duplicates", "aliases")}
 
 class Index:
     """A search index that is not available for some calls, and refuses some clusters."""
+
+    error: type[ServingError] = IndexUnavailableError
 
     exporters = 1
 
@@ -34,7 +42,7 @@ class Index:
     ) -> int:
         if self.unavailable:
             self.unavailable -= 1
-            raise IndexUnavailableError("It is away.")
+            raise self.error("It is away.")
         clusters = {one.cluster for one in puts}
         self.held |= clusters - self.refuses
         if refused := clusters & self.refuses:
@@ -57,9 +65,12 @@ def export(repo: Repository, index: Any) -> None:
     Worker(repo, [exporter], threads=1, attempts=2, retention=None).run_until_idle()
 
 
-def test_an_index_that_is_away_is_waited_for_without_dead_letters(repo: Repository) -> None:
+@pytest.mark.parametrize("error", [IndexUnavailableError, IndexWriteError])
+def test_an_index_that_takes_nothing_is_waited_for_without_dead_letters(
+    repo: Repository, error: type[ServingError]
+) -> None:
     index = Index()
-    index.unavailable = 50
+    index.error, index.unavailable = error, 50
     export(repo, index)
     assert (index.held, index.unavailable, repo.dead_lettered()) == ({"a", "b"}, 0, 0)
 

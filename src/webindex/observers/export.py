@@ -20,6 +20,7 @@ from webindex import journal, tables
 from webindex.page.urls import host
 from webindex.serving.base import (
     IndexUnavailableError,
+    IndexWriteError,
     RefusedDocumentsError,
     ServingDocument,
     ServingIndex,
@@ -48,8 +49,9 @@ def export_to(index: ServingIndex) -> Observer[str]:
     that have changed since the last one. Writing the index is not part of the transaction, but
     it is idempotent by cluster and epoch: a crash in between only repeats the write.
 
-    While the index is not available, it tries again, for ever. A document that the index refuses
-    becomes a dead letter of the outbox (`tables.exports.refusals`).
+    While the index is not available, or cannot be written to, as on a full disk, it tries again,
+    for ever. A document that the index refuses becomes a dead letter of the outbox
+    (`tables.exports.refusals`).
     """
     failures = 0
 
@@ -69,8 +71,8 @@ def export_to(index: ServingIndex) -> Observer[str]:
         except RefusedDocumentsError as error:
             log.error("%s", error)
             refused = error.why
-        except IndexUnavailableError as error:
-            # A TransientError: the worker runs this again, and does not count it as a failure.
+        except (IndexUnavailableError, IndexWriteError) as error:
+            # Both are TransientErrors: the worker runs this again, and counts no failure.
             failures += 1
             wait = min(LONGEST_WAIT, 0.1 * 2.0 ** min(failures, 10)) * (0.5 + random.random() / 2)
             log.warning("Documents wait to be exported, next attempt in %.1f s: %s", wait, error)

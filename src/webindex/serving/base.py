@@ -70,8 +70,8 @@ class IndexReadError(ServingError):
     """A search or a lookup failed; the index itself may be intact."""
 
 
-class IndexWriteError(ServingError):
-    """A batch could not be made durable; applying it again is safe."""
+class IndexWriteError(ServingError, TransientError):
+    """A batch could not be made durable, as on a full disk; applying it again is safe."""
 
 
 class RefusedDocumentsError(ServingError):
