@@ -69,6 +69,15 @@ def test_a_load_goes_ahead_of_workers_that_do_not_get_on(
             load(repo, number)
             pace.keep()
         assert dirty(repo) == BACKLOG + 3
+
+        # Having waited in vain once, it neither waits nor counts again for a while.
+        def counted() -> int:
+            raise AssertionError
+
+        monkeypatch.setattr(pace, "_backlog", counted)
+        for number in range(BACKLOG + 3, 3 * BACKLOG):
+            load(repo, number)
+            pace.keep()
     finally:
         free.set()
         worker.stop()

@@ -4,7 +4,8 @@ A loader writes pages ten times as fast as workers process them. If it ran ahead
 that changes meanwhile would wait behind everything it has written. So, while workers are active,
 a load pauses before it writes more, until the backlog is small. This costs no time: the workers are
 the bottleneck, and they always have work. Without workers, or if they make no progress, the load
-goes ahead.
+goes ahead: after it has waited in vain, as for an observer that is paused, it does not look at them
+again for a minute.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ BACKLOG: Final = 32
 _POLL_SECONDS: Final = 0.03
 _LOOK_SECONDS: Final = 1.0
 _TIMEOUT_SECONDS: Final = 5.0
+_IN_VAIN_SECONDS: Final = 60.0
 
 
 class Pace:
@@ -32,13 +34,14 @@ class Pace:
         self._waiting = threading.Event()  # Never set: for timed waits.
         self._looked = float("-inf")
         self._workers = False
+        self._ahead_until = float("-inf")
 
     def keep(self) -> None:
         """Return once the loader may write more.
 
         Raises StoreError if the store cannot be read.
         """
-        if not self._has_workers():
+        if time.monotonic() < self._ahead_until or not self._has_workers():
             return
         since, least = time.monotonic(), self._backlog()
         while least > BACKLOG and self._has_workers():
@@ -48,6 +51,7 @@ class Pace:
             if left < least:
                 since = now
             elif now - since > _TIMEOUT_SECONDS:
+                self._ahead_until = now + _IN_VAIN_SECONDS
                 return
             least = min(least, left)
             # Counting reads every dirty cell: the more there are, the less often it is done.
