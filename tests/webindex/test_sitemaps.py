@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -189,6 +190,24 @@ def test_a_newer_capture_of_a_sitemap_and_its_removal_take_back_what_it_listed(
     with empty.repo.snapshot() as now:
         for table in (tables.sitemaps, tables.listed, tables.frontier):
             assert list(now.scan(table)) == []
+
+
+@pytest.mark.parametrize("status", [404, 301, 200])
+def test_a_sitemap_whose_url_is_none_any_more_lists_nothing_until_it_is_one_again(
+    empty: Chain, status: int
+) -> None:
+    empty.process([page(A, f"<p>{WORDS} a")])
+    date = datetime(2026, 1, 2, tzinfo=UTC)
+    found = page(MAP, f"<p>{WORDS} no sitemap" if status == 200 else "", location="/elsewhere")
+    other = replace(found, status=status, date=date)
+    load(empty, sitemap(xml(A, B), day=1))
+    empty.work()
+    assert listed(empty) == [B]
+    empty.process([other])
+    assert listed(empty) == []
+    load(empty, sitemap(xml(C), day=3))
+    empty.work()
+    assert listed(empty) == [C]
 
 
 def test_a_page_that_is_erased_is_listed_again(empty: Chain) -> None:

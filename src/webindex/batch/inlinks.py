@@ -179,7 +179,8 @@ def listed_rows(
 
     Both arguments have the cells of a row, by its row: `captured` of pages.
     """
-    rows: RDD[Row] = sitemaps.flatMap(_of_sitemap)
+    dates: RDD[tuple[str, str]] = captured.flatMap(_date_of)
+    rows: RDD[Row] = sitemaps.leftOuterJoin(dates, parts).flatMap(_of_sitemap)
     urls: RDD[tuple[str, str]] = rows.filter(lambda row: row.table == "listed").map(_url_of_listed)
     pages: RDD[tuple[str, dict[str, Any]]] = captured.filter(lambda page: "capture" in page[1])
     entries: RDD[Row] = (
@@ -194,9 +195,15 @@ def _url_of_listed(row: Row) -> tuple[str, str]:
     return row.row, next(iter(row.values.values()))["url"]
 
 
-def _of_sitemap(found: tuple[str, dict[str, Any]]) -> Iterator[Row]:
-    row, cells = found
-    if "capture" not in cells:
+def _date_of(page: tuple[str, dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    if "capture" in page[1]:
+        yield page[0], page[1]["capture"]["date"]
+
+
+def _of_sitemap(found: tuple[str, tuple[dict[str, Any], str | None]]) -> Iterator[Row]:
+    row, (cells, page) = found
+    # A newer capture of its URL is no sitemap: it is gone, redirects, or is a page.
+    if "capture" not in cells or (page is not None and page > cells["capture"]["date"]):
         return
     sitemap, kind = cells["capture"]["url"], cells["capture"]["kind"]
     entered: dict[str, Any] = {}

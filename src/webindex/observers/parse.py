@@ -66,6 +66,7 @@ def _read_ahead(t: Snapshot, rows: Sequence[str]) -> None:
         [
             *((tables.rank_run, shard) for shard in {row[:2] for row in rows}),
             *((tables.uncaptured, frontier.listed_row(row)) for row in rows),
+            *((tables.sitemap, row) for row in rows),
         ],
     )
     found = [one for row in rows if (one := t.get(tables.capture, row)) is not None]
@@ -86,6 +87,9 @@ def parse(t: Transaction, row: str) -> None:
         if rules.refuses(found["url"], found["date"]):
             return
     offer_captures(t, [one for one in (found, *earlier.values()) if not is_synthetic(one)])
+    if t.get(tables.sitemap, row) is not None:
+        # What it lists counts no more if this is newer.
+        t.notify(tables.sitemap_more, row)
     page = None
     if 200 <= found["status"] < 300:
         compressed = t.get(tables.body, row)

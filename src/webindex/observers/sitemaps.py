@@ -5,8 +5,10 @@
 
 `list_urls` enters each URL in the row of that URL, in a cell of the sitemap's own, and keeps in the
 sitemap's row what it has entered. So a newer capture changes the cells that differ, and a takedown
-takes all of them back. A sitemap has up to 50,000 URLs: a run changes about `STEP` of them, and
-notifies itself if there are more.
+takes all of them back, and so does a newer capture of its URL that is no sitemap, as one that
+finds it gone: of `parse` of that capture and the sitemap's loader, the second sees the first. A
+sitemap has up to 50,000 URLs: a run changes about `STEP` of them, and notifies itself if there are
+more.
 
 `list_url` enters a URL that is listed and was never captured in the last level of the frontier.
 It locks `pages.capture`: of it and the loader of the first capture, the second sees the first.
@@ -40,10 +42,12 @@ def list_urls(t: Transaction, row: str) -> None:
         if rules_for(t, [found["url"]]).refuses(found["url"], found["date"]):
             t.notify(tables.erase_due, row)
             return
-        stored = t.get(tables.sitemap_body, row)
-        body = zlib.decompress(stored) if stored else b""
-        for url, modified in urls_in(found["kind"], found["url"], body).items():
-            wanted.setdefault(page_id(url)[:2], {})[url] = modified
+        page = t.get(tables.capture, row)
+        if page is None or page["date"] <= found["date"]:
+            stored = t.get(tables.sitemap_body, row)
+            body = zlib.decompress(stored) if stored else b""
+            for url, modified in urls_in(found["kind"], found["url"], body).items():
+                wanted.setdefault(page_id(url)[:2], {})[url] = modified
     entered = t.get_row(tables.sitemaps, row, [tables.sitemap_entered]).family(
         tables.sitemap_entered
     )
