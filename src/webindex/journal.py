@@ -58,8 +58,11 @@ def _trim(t: Transaction, kind: str) -> int:
     if kind in KEPT:
         old = list(islice(found, KEPT[kind] + STEP))[: -KEPT[kind]]
     else:
-        oldest = time.time_ns() // 1_000_000 - EXPORTS_MS
-        old = list(islice(takewhile(lambda one: one[1]["at_ms"] < oldest, found), STEP))
+        now = time.time_ns() // 1_000_000
+        # In either direction: one of a clock that was ahead would keep all that follow it.
+        old = list(
+            islice(takewhile(lambda one: abs(now - one[1]["at_ms"]) > EXPORTS_MS, found), STEP)
+        )
     if not old:
         return 0
     for key, _ in old:

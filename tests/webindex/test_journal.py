@@ -45,6 +45,15 @@ def test_reports_of_exports_are_kept_for_an_hour(
     assert reports(repo, "export") == list(range(36, 61))
 
 
+def test_a_clock_that_was_ahead_keeps_no_reports_for_longer(repo: Repository) -> None:
+    now = time.time_ns() // 1_000_000
+    write(repo, "export", range(1, 3), at_ms=now + 24 * journal.EXPORTS_MS, latency_ms=[1])
+    write(repo, "export", range(3, 9), at_ms=now - 2 * journal.EXPORTS_MS, latency_ms=[1])
+    write(repo, "export", range(9, 10), at_ms=now, latency_ms=[1])
+    work(repo)
+    assert reports(repo, "export") == [9]
+
+
 def test_a_number_of_reports_of_loads_is_kept_and_what_older_ones_counted(
     repo: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
