@@ -236,6 +236,8 @@ def test_a_capture_dated_in_the_future_is_not_restored_by_the_same_crawl(empty: 
     empty.process([one])
     take_down(empty, scope_of("host", HOST))
     assert load_captures(empty.repo, [one], "x") == Loaded(refused=1)
+    other = replace(one, url=f"{URL}/other")
+    assert load_captures(empty.repo, [other], "x") == Loaded(written=1)
 
 
 def test_a_removal_without_block_leaves_a_block_in_place(empty: Chain) -> None:

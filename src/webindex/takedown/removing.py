@@ -215,9 +215,10 @@ def _erase(cover: _Cover, rows: Sequence[str], t: Transaction) -> list[tuple[str
     for row, scope, stored in done:
         column, at = scope.cell()
         rule = t.get(column, at)
-        # It may have been loaded since the removal was entered, or have a date in the future.
+        # It may have been loaded since the removal was entered, or have a date in the future. That
+        # is no reason to refuse what is captured of other pages until then.
         if rule is not None and rule["until"] is not None and rule["until"] < stored.newest:
-            put(t, scope, stored.newest, rule["at_ms"])
+            put(t, Scope("url", str(stored.url)), stored.newest, rule["at_ms"])
         erase_refused(t, row, stored)
     return done
 
