@@ -127,6 +127,26 @@ def test_a_page_back_at_its_first_version_has_that_text(
     assert body(repo, A) == "third"
 
 
+def test_each_time_a_page_is_back_at_what_it_was_is_the_date_of_a_change(repo: Repository) -> None:
+    def changed() -> str:
+        found = repo.snapshot().get(tables.fingerprint, page_row(A))
+        assert found is not None
+        return str(found["changed"])[:10]
+
+    said = [
+        captured(A, 1, "one"),
+        captured(A, 2, "two"),
+        revisit(A, 3, "one"),
+        revisit(A, 4, "two"),
+    ]
+    said += [revisit(A, 5, "two"), revisit(A, 6, "one"), revisit(A, 7, "two")]
+    dates = []
+    for one in said:
+        process(repo, one)
+        dates.append(changed())
+    assert dates == [f"2024-01-{day:02}" for day in (3, 4, 5, 6, 6, 8, 9)]
+
+
 def test_a_revisit_of_what_is_already_there_causes_no_work(repo: Repository) -> None:
     process(repo, captured(A, 1, "tea"))
     before, pending = capture(repo, A), repo.pending()

@@ -25,15 +25,16 @@ index.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from percola import Snapshot, Transaction, observer
 from webindex import tables
 from webindex.load.recrawls import plan
 from webindex.load.removals import rules_for
-from webindex.load.revisits import is_synthetic
+from webindex.load.revisits import is_report_of, is_synthetic
 from webindex.load.settling import offer_captures, read_ahead
+from webindex.load.transaction import reports_in
 from webindex.observers import frontier
 from webindex.observers.interim import may_estimate
 from webindex.observers.redirects import point
@@ -122,7 +123,7 @@ def parse(t: Transaction, row: str) -> None:
         or t.get(tables.text, row) != page.text
         or t.get(tables.outline, row) != page.outline
     ):
-        times = {"loaded_ms": found["loaded_ms"], "changed": found["date"]}
+        times = {"loaded_ms": found["loaded_ms"], "changed": _changed(t, row, found, before)}
         t.set(tables.fingerprint, row, {**known, **times})
         t.set(tables.text, row, page.text)
         t.set(tables.outline, row, page.outline)
@@ -138,6 +139,20 @@ def parse(t: Transaction, row: str) -> None:
     if links != (t.get(tables.links, row) or []):
         tables.set_or_delete(t, tables.links, row, links)
     plan(t, row)
+
+
+def _changed(
+    t: Snapshot, row: str, found: Mapping[str, Any], before: Mapping[str, Any] | None
+) -> str:
+    """When the page came to be what this capture says."""
+    date = str(found["date"])
+    last = "" if before is None else before.get("changed", "")
+    if last <= date:
+        return date
+    # It is back at an older capture: a revisit has reported that.
+    _, reports = reports_in(t.get(tables.revisited, row))
+    since = [str(one["date"]) for one in reports if is_report_of(one, found)]
+    return min((one for one in since if one > last), default=date)
 
 
 def _have_rank_estimated(t: Transaction, row: str) -> None:
