@@ -125,11 +125,12 @@ def test_what_is_available_now_is_not_what_comes_later(repo: Repository) -> None
     assert query.latest(end) == end
 
 
+@pytest.mark.parametrize("hold", ["86400", "0"])
 def test_an_offset_moves_on_without_changes_now_and_then_and_not_with_every_commit_elsewhere(
-    repo: Repository, clock: Clock
+    repo: Repository, clock: Clock, hold: str
 ) -> None:
     start = {"ts": put(repo, "a", 1), "stream": "s"}
-    query = Query(repo)
+    query = Query(repo, holdSeconds=hold)
     commit_ts = put(repo, "x", 1, other_size)
     for _ in range(5):
         assert query.latest(start) == start

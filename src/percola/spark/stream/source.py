@@ -386,7 +386,7 @@ class FeedReader(DataSourceStreamReader):
                 self._nothing_in = after, upto
                 self._rest(now - began)
         # The offset advances without changes, too, but not for every commit to another table.
-        rest = min(_IDLE_SECONDS, self._hold_seconds / 4)
+        rest = min(_IDLE_SECONDS, self._hold_seconds / 4 or _IDLE_SECONDS)
         if not counted and self._target is None and now - self._moved < rest:
             return after
         self._moved = now
