@@ -228,6 +228,22 @@ def test_an_offset_of_another_source_is_refused(repo: Repository, offset: Offset
         Query(repo).latest(offset)
 
 
+def test_a_checkpoint_of_another_tables_stream_is_refused(repo: Repository) -> None:
+    """Else the rows that the table had before that timestamp would be missed, without a word."""
+    put(repo, "a", 1)
+    with repo.transaction() as t:
+        t.set(title, "b", "before")
+    query = Query(repo)
+    end = query.latest(query.initial())
+    assert query.latest(end) == end
+    another = Query(repo, table="texts")
+    sentence = "is of a stream of the table 'docs', and this one is of 'texts'"
+    with pytest.raises(UsageError, match=sentence):
+        another.latest(end)
+    with pytest.raises(UsageError, match=sentence):
+        another.batch(end, {**end, "ts": end["ts"] + 1})
+
+
 def test_an_offset_that_has_not_come_yet_is_of_another_repository(repo: Repository) -> None:
     with pytest.raises(UsageError, match="restored from a"):
         Query(repo).latest({"ts": 10**6, "stream": "s"})

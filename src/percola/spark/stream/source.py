@@ -70,6 +70,9 @@ _REST: Final = 4.0
 """A scan for locks, or one that found no changes, is not repeated for this many times its own
 duration: on a remote store either may read the whole table."""
 
+_STREAM: Final = "stream"
+"""The names of streams begin with it and the table's name."""
+
 _BATCH_ROWS: Final = 4096
 _BATCH_BYTES: Final = 8 << 20
 
@@ -329,7 +332,7 @@ class FeedReader(DataSourceStreamReader):
     def _beginning(self) -> Position:
         repository, table = self._repository(), self._table_name
         beginning = self._options["startingTimestamp"]
-        stream = f"stream/{table}/{uuid.uuid4().hex[:16]}"
+        stream = f"{_STREAM}/{table}/{uuid.uuid4().hex[:16]}"
         if isinstance(beginning, int):
             return Position(beginning, stream)
         if beginning == "earliest":
@@ -428,6 +431,15 @@ class FeedReader(DataSourceStreamReader):
         self._look_again = max(self._look_again, time.monotonic() + rest)
 
     def _check(self, position: Position) -> None:
+        """Raise an error if the stream cannot go on from there."""
+        kind, _, of = position.stream.partition("/")
+        table = of.rpartition("/")[0]
+        if kind == _STREAM and table != self._table_name:
+            raise UsageError(
+                f"The checkpoint is of a stream of the table {table!r}, and this one is of "
+                f"{self._table_name!r}, whose rows up to there would be missed. Use another "
+                "checkpoint location, which reads the table whole first."
+            )
         try:
             check_start(self._repository(), self._table_name, position.ts)
         except SnapshotTooOldError as error:
