@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from percola import ConflictingOptionsError, Repository, UsageError, feed
 from percola.spark.partitioning import row_ranges
+from percola.spark.source import PercolaDataSource
 from percola.spark.stream import limited
 from percola.spark.stream import ranges as feed_ranges
 from percola.spark.stream import source as stream_reading
@@ -174,6 +176,18 @@ def test_the_hold_follows_the_stream_about_once_a_second_and_is_renewed(
     query.reader.stop()
     # The last word, for the next run.
     assert held() == [offset["ts"]]
+
+
+def test_a_stream_holds_its_own_position_alone(repo: Repository) -> None:
+    """Spark asks for a schema before it says that this is a stream."""
+    put(repo, "a", 1)
+    given = {"path": repo.address, "table": "docs", "holdSeconds": "864000"}
+    source = PercolaDataSource(given)
+    schema = source.schema()
+    reader = pickle.loads(pickle.dumps(source)).streamReader(schema)
+    offset = reader.initialOffset()
+    assert [one.name for one in repo.holds()] == [offset["stream"]]
+    reader.stop()
 
 
 def test_looking_for_many_locks_is_not_done_all_the_time(

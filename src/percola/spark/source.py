@@ -115,7 +115,11 @@ class PercolaDataSource(DataSource):
 
         try:
             self.parsed.check_role(READ_STREAM)
-            return stream_reader(self.parsed, schema)
+            reader = stream_reader(self.parsed, schema)
+            # The stream holds its own position. What `schema` has held would stay where it is.
+            with self.parsed.open() as repository:
+                repository.release(self.frame)
+            return reader
         except PercolaError as error:
             return FailedReader(error)
 
