@@ -26,7 +26,7 @@ from percola import (
 )
 from percola.cells import Kind
 from percola.maintenance.check import check
-from percola.spark import WorkerStatus, run_workers
+from percola.spark import Fleet, WorkerStatus, run_workers
 from percola.spark.fleet.board import Board, Order, Report, clear_abandoned
 from percola.spark.fleet.status import Place
 from percola.spark.fleet.task import Ending, Task, attempts_of, epoch_of, run_task, work
@@ -323,6 +323,48 @@ def test_a_worker_is_counted_over_all_its_lives() -> None:
     assert place.is_heard and place.report is not None and place.report.host == "b"
     assert place.past + place.report.transactions == 13
     assert place.restarts == 2
+
+
+class HereContext:
+    """Runs a job's one task in the thread that submits it."""
+
+    def setJobGroup(self, *_: str) -> None:  # noqa: N802
+        pass
+
+    def parallelize(self, *_: Any) -> HereContext:
+        return self
+
+    def mapPartitions(self, task: Callable[[list[int]], Iterator[Ending]]) -> HereContext:  # noqa: N802
+        self.task = task
+        return self
+
+    def collect(self) -> list[Ending]:
+        return list(self.task([0]))
+
+
+def test_a_worker_whose_fleet_was_taken_for_abandoned_is_restarted(
+    repo: Repository, wait_until: Wait, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another driver, whose clock is a day ahead, has cleared the fleet's row away."""
+    context: Any = HereContext()
+    order = Board.order
+    cleared: list[Board] = []
+
+    def once_gone(self: Board) -> Order | None:
+        if cleared or not self.reports():
+            return order(self)
+        cleared.append(self)
+        self.clear()
+        return None
+
+    monkeypatch.setattr(Board, "order", once_gone)
+    with Fleet(context, percola.open(repo.address), task_for(repo), 1_000) as fleet:
+        wait_until(lambda: cleared, what="the row to be cleared")
+        fleets.place(repo, range(20))
+        fleet.wait_until_idle(60)
+        [worker] = fleet.status()
+        assert worker.restarts >= 1 and "took the fleet for abandoned" in worker.error
+    fleets.check_shop(repo, sum(range(20)))
 
 
 def test_a_beat_is_news_and_its_repetition_is_none() -> None:

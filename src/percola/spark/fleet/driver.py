@@ -237,7 +237,7 @@ class Fleet:
             with self._guard:
                 place.begin(self.name)
             ending = self._submit(place)
-            if self._stopping.is_set() or ending.why in ("told", "over"):
+            if self._stopping.is_set() or ending.why == "told":
                 break
             deaths = 1 if time.monotonic() - began > _HEALTHY else deaths + 1
             log.warning("worker %s of %s ended: %s", place.worker, self.name, ending.error)
@@ -273,6 +273,7 @@ class Fleet:
         said = {
             "silent": f"it did not hear of its driver for {self._task.timeout_seconds:g} s",
             "superseded": "Spark ran another attempt of its task beside it",
+            "over": "another driver took the fleet for abandoned: compare their machines' clocks",
         }.get(ending.why, ending.error)
         return Ending(ending.why, said.rstrip("."), ending.details, ending.final)
 
