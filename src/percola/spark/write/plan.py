@@ -16,6 +16,7 @@ the repository itself.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -27,7 +28,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 import percola
-from percola import Repository, Table, UsageError
+from percola import PercolaError, Repository, Table, UsageError
 from percola.spark.chunks import chunked
 from percola.spark.encoding import Encoder
 from percola.spark.metrics import TaskMetrics
@@ -201,6 +202,10 @@ def _bytes_of(row: RowWrites) -> int:
 
 
 def forget_old(repo: Repository) -> None:
-    """Delete records of writes older than 30 days, so many that a write is hardly delayed."""
+    """Delete records of writes older than 30 days, so many that a write is hardly delayed.
+
+    Best effort: the caller's write has ended, and must not be reported as failed for this.
+    """
     before = repo.context.clock.wall_ms() - _KEPT_MS
-    forget(repo, jobs_before(repo, _PREFIX, before, _MOST_FORGOTTEN))
+    with contextlib.suppress(PercolaError):
+        forget(repo, jobs_before(repo, _PREFIX, before, _MOST_FORGOTTEN))
