@@ -8,7 +8,7 @@ import pytest
 from joints import assert_sound, docs, links, row, size, stranger, title, titles
 from stores import Ground, ScriptedClock, SeamStore, phase, put, put_all
 
-from percola import Repository
+from percola import Repository, Transaction
 from percola.cells import Kind
 from percola.errors import OutcomeUnknownError
 from percola.spark.write.idempotent import MarkedPartition, end
@@ -189,3 +189,26 @@ def test_several_tasks_that_begin_at_once_all_begin(repo: Repository) -> None:
         part.write([row(f"row {n}", "x")])
         part.finish()
     assert len(titles(repo)) == 8
+
+
+def test_a_task_begins_however_many_begin_beside_it(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of 50 others begins while this one does, which then conflicts with it."""
+    repo, _ = stranger(ground)
+    other, _ = stranger(ground)
+    others = iter(range(1, 51))
+    began = MarkedPartition._begin
+
+    def beside(self: MarkedPartition, t: Transaction) -> dict[str, Any]:
+        found = began(self, t)
+        number = next(others, None) if self._repo is repo else None
+        if number is not None:
+            MarkedPartition(other, "w", docs, number, 1, 0, row_by_row=True, timeout=1.0)
+        return found
+
+    monkeypatch.setattr(MarkedPartition, "_begin", beside)
+    part = MarkedPartition(repo, "w", docs, 0, 1, 0, row_by_row=True, timeout=1.0)
+    part.write([row("a", "ours")])
+    part.finish()
+    assert titles(repo) == {"a": "ours"}

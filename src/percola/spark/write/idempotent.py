@@ -39,6 +39,8 @@ from percola.transactions.jobs.job_row import ABORTED, COMMITTED, RUNNING, STATE
 _FIRST_WAIT: Final = 0.001
 _LONGEST_WAIT: Final = 0.25
 _SURELY_SHORT: Final = 96
+_BEGINNINGS: Final = 1_000
+"""How often a partition tries to begin: all that begin at once conflict on the write's state."""
 
 
 class MarkedPartition:
@@ -90,7 +92,7 @@ class MarkedPartition:
         self.rows = 0
         self.conflicts = 0
         self.waited = 0.0
-        before = repo.run(self._begin)
+        before = repo.run(self._begin, attempts=_BEGINNINGS)
         self._since: int = before["since"]
         self._again: bool = before["attempt"] != attempt
         self.done: bool = before["done"]
