@@ -102,6 +102,23 @@ def assert_sound(repository: Repository) -> None:
 # --- What changes -----------------------------------------------------------------------
 
 
+def test_the_first_transaction_of_a_repository_may_be_one(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """It reads at timestamp 0, where nothing has been written yet."""
+    with percola.open(tmp_path / "new", schema=[shop]) as empty:
+        catalog = new_catalog(spark, empty.address)
+        spark.sql(f"DELETE FROM {catalog}.products WHERE price > 1")
+        assert empty.snapshot().start_ts == 0 or rows(empty) == {}
+        spark.sql(
+            f"MERGE INTO {catalog}.products t USING (SELECT 'p1' AS row, 2D AS price) s "
+            "ON t.row = s.row WHEN MATCHED THEN UPDATE SET price = s.price "
+            "WHEN NOT MATCHED THEN INSERT (row, price) VALUES (s.row, s.price)"
+        )
+        assert rows(empty) == {"p1": (None, 2.0)}
+        assert_sound(empty)
+
+
 def test_an_update_writes_and_notifies_only_what_differs(sql: Sql, repo: Repository) -> None:
     with repo.snapshot() as before:
         versions = {row: before.version(name, row) for row in ("p001", "p002")}

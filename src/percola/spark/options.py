@@ -85,6 +85,12 @@ def _count(text: str) -> int:
     return number
 
 
+def _timestamp(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise ValueError("is not a timestamp of Percola")
+    return int(text)
+
+
 def _seconds(text: str) -> float:
     try:
         number = float(text)
@@ -148,7 +154,7 @@ OPTIONS: Final = (
     Option("nulls", _one_of("ignore", "delete"), "ignore", _WRITES),
     Option("deleteColumn", _name, None, _WRITES),
     # The catalog's UPDATE, DELETE and MERGE: `percola.spark.write.changes`.
-    Option("changesAt", _count, None, (WRITE,)),
+    Option("changesAt", _timestamp, None, (WRITE,)),
     Option("notify", _flag, True, _WRITES),
     Option("ttlSeconds", _seconds, 120.0, _WRITES),
 )
