@@ -38,6 +38,8 @@ with spark_session("local[7]", app="ours", config={"spark.x": "ours", "spark.y":
         context.parallelize(range(20), 4).map(lambda n: (name_of(n), n)), "row string, n bigint"
     )
     frame.write.format("percola").mode("append").option("table", "numbers").save(sys.argv[1])
+with spark_session("local[7]") as spark:
+    print("again:", spark.sparkContext.master, spark.sparkContext.getConf().get("spark.x"))
     read = spark.read.format("percola").option("table", "numbers").load(sys.argv[1])
     print("rows:", read.count(), read.agg({"n": "sum"}).first()[0])
 """
@@ -83,7 +85,11 @@ def test_a_program_runs_with_the_master_and_the_properties_of_spark_submit(
         *("--py-files", program.parent / "shipped" / "names.py", program, repo),
     )
     assert done.code == 0, done.err
-    assert done.out.splitlines() == ["given: local[2] theirs theirs ours", "rows: 20 190"]
+    assert done.out.splitlines() == [
+        "given: local[2] theirs theirs ours",
+        "again: local[2] theirs",
+        "rows: 20 190",
+    ]
 
 
 @pytest.mark.long

@@ -121,7 +121,7 @@ def spark_context(
     if there is not None:
         yield there
         return
-    if _GATEWAY in os.environ and SparkContext._gateway is None:
+    if _GATEWAY in os.environ:  # Not only for the first session of the program.
         with _submitted(app, config or {}) as context:
             yield context
         return
