@@ -243,7 +243,7 @@ def test_summary_counts_what_the_index_holds(repo: Repository, folder: Path) -> 
         "Documents +183, with 21 duplicates folded in",
         "Ranks +computed 1970-01-01 00:00:00 UTC, over 204 pages",
         "Rejected records +2 over all loads\n",
-        "Say nothing of a page +3 over all loads: server errors, redirects to the same page",
+        "Say nothing of a page +3 over all loads, as server errors do\n",
         "Reported as unchanged +4 over all loads\n",
     ):
         assert re.search(part, re.sub(" +\n", "\n", answer.out)), (part, answer.out)

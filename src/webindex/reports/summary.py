@@ -110,7 +110,7 @@ class Summary:
         # Of a file that is loaded again they count again.
         rows.append(("Rejected records", f"{self.rejected:,} over all loads"))
         if self.unavailable:
-            told = f"{self.unavailable:,} over all loads: server errors, redirects to the same page"
+            told = f"{self.unavailable:,} over all loads, as server errors do"
             rows.append(("Say nothing of a page", told))
         if self.unchanged:
             rows.append(("Reported as unchanged", f"{self.unchanged:,} over all loads"))
