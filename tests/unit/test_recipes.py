@@ -10,6 +10,7 @@ import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,9 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stores import all_at_once, in_memory
 
+import percola
 from percola import (
     DATE,
     FLOAT32,
+    INT16,
     JSON,
     Observer,
     Repository,
@@ -31,7 +34,7 @@ from percola import (
     observer,
 )
 from percola.cells import Kind
-from percola.errors import ConflictError, SchemaError, WrongTypeError
+from percola.errors import ConflictError, RowTooLongError, SchemaError, WrongTypeError
 from percola.recipes import (
     COUNTER,
     MAX,
@@ -595,6 +598,29 @@ def test_a_sum_of_floats_never_becomes_infinite() -> None:
     t = repo.transaction()
     with pytest.raises(WrongTypeError, match=r"1e\+308 and 1e\+308 is beyond the range of floats"):
         sums.contribute(t, "b", {"g": {"x": 1e308}})
+
+
+def test_a_contribution_that_is_refused_leaves_nothing_in_its_transaction(tmp_path: Path) -> None:
+    """A program may catch the error of one row, and commit what the others contribute."""
+    source = Table("source")
+    sums, seen = Sums("sums", source, {"n": INT16, "x": float}), Distinct("seen", source)
+    repo = percola.open(tmp_path / "repo", schema=[source, *sums.tables, *seen.tables])
+    repo.run(lambda t: sums.contribute(t, "a", {"g": {"n": 30_000, "x": 1e308}}))
+    long = "x" * 1000
+    with repo.transaction() as t:
+        for now in ({"g": {"n": 10_000}}, {"g": {"x": 1e308}}, {"f": {"n": 1}, "g": {"n": 9_000}}):
+            with pytest.raises(WrongTypeError):
+                sums.contribute(t, "b", now)
+        with pytest.raises(RowTooLongError):
+            sums.contribute(t, "b", {"g": {"n": 1}, long: {}})
+        with pytest.raises(RowTooLongError):
+            seen.contribute(t, "b", {"g": ["v"], long: ["v"]})
+        sums.contribute(t, "c", {"g": {"n": 7}})
+    assert check(repo, [sums, seen]) == []
+    with repo.snapshot() as now:
+        assert (sums.get(now, "g").count, sums.get(now, "g")["n"]) == (2, 30_007)
+        assert not sums.get(now, "f") and not seen.get(now, "g")
+    repo.close()
 
 
 @pytest.mark.parametrize("type_", [FLOAT32, str, bool, DATE])

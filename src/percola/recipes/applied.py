@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, Generic, NamedTuple
 
@@ -132,6 +132,12 @@ class Applied(Generic[R]):
         and then nothing is written. Raises WrongTypeError for a key or a value that cannot be part
         of a contribution.
         """
+        changes = self._changes(t, row, now)
+        self._record(t, row, now, changes)
+        return changes
+
+    def _changes(self, t: Transaction, row: R, now: Mapping[str, Any]) -> list[Change]:
+        """The same, but nothing is written."""
         check_contribution(now)
         before: Mapping[str, Any] = t.get(self.column, row) or {}
         now = {key: value for key, value in now.items() if value is not None}
@@ -140,16 +146,21 @@ class Applied(Generic[R]):
             check_key(key)
             encoded[key] = self.column.encode_value(value)
         # Compared as they are stored: 1, 1.0 and True differ, a tuple is a list.
-        changes = [
+        return [
             Change(key, before.get(key), now.get(key))
             for key in sorted(before.keys() | now.keys())
             if key not in before or VALUES.encode(before[key]) != encoded.get(key)
         ]
+
+    def _record(
+        self, t: Transaction, row: R, now: Mapping[str, Any], changes: Sequence[Change]
+    ) -> None:
+        """Record what the row contributes now, if anything changes."""
+        now = {key: value for key, value in now.items() if value is not None}
         if changes and now:
             t.set(self.column, row, now)
         elif changes:
             t.delete(self.column, row)
-        return changes
 
     def all(self, now: Snapshot) -> Iterator[tuple[R, str, Any]]:
         """Every contribution: the row, the key, and the value."""

@@ -34,6 +34,7 @@ from percola.transactions.snapshot import Snapshot
 from percola.transactions.transaction import Transaction
 
 Number = int | float | Decimal
+_Writes = list[tuple[Column[str, Any], str, Any]]
 
 MOST_SHARDS: Final = 64
 FOLD_SECONDS: Final = 1.0
@@ -149,7 +150,8 @@ class Sums(Generic[R]):
         check_contribution(now)
         for measures in now.values():
             self._check(measures)
-        changes = self.applied.diff(t, row, now)
+        changes = self.applied._changes(t, row, now)
+        writes: _Writes = []
         for group, before, after in changes:
             self._check_known(group, before or {})
             deltas = {
@@ -157,7 +159,12 @@ class Sums(Generic[R]):
                 for measure in self.measures
             }
             count = (after is not None) - (before is not None)
-            self._add(t, group, count, {m: delta for m, delta in deltas.items() if delta})
+            deltas = {measure: delta for measure, delta in deltas.items() if delta}
+            self._add(t, group, count, deltas, writes)
+        # All or nothing: a program may catch the error of one row, and commit the others.
+        self.applied._record(t, row, now, changes)
+        for column, group, value in writes:
+            t.set(column, group, value)
         return bool(changes)
 
     def _check(self, measures: Mapping[str, Any]) -> None:
@@ -193,8 +200,15 @@ class Sums(Generic[R]):
                     "the sums another name."
                 )
 
-    def _add(self, t: Transaction, group: str, count: int, deltas: Mapping[str, Any]) -> None:
-        """Add to the sums of a group, or to one of its parts."""
+    def _add(
+        self,
+        t: Transaction,
+        group: str,
+        count: int,
+        deltas: Mapping[str, Any],
+        writes: _Writes,
+    ) -> None:
+        """Add to the sums of a group, or to one of its parts: to `writes`, what has to be set."""
         if not count and not deltas:
             return
         shards = t.get(self._shards, group) or 0
@@ -205,11 +219,10 @@ class Sums(Generic[R]):
                 t.set(self._shards, group, shards)
         t.on_conflict(self._note_conflict)
         if shards:
-            self._add_to_part(
-                t, self._part[str(shard_of(t.start_ts, shards))], group, count, deltas
-            )
+            part = self._part[str(shard_of(t.start_ts, shards))]
+            self._add_to_part(t, part, group, count, deltas, writes)
         else:
-            self._add_to_sums(t, group, count, deltas)
+            self._add_to_sums(t, group, count, deltas, writes)
 
     def _add_to_part(
         self,
@@ -218,23 +231,31 @@ class Sums(Generic[R]):
         group: str,
         count: int,
         deltas: Mapping[str, Any],
+        writes: _Writes,
     ) -> None:
         found = dict(t.get(part, group) or {})
         found[_COUNT] = found.get(_COUNT, 0) + count
         for measure, delta in deltas.items():
             found[measure] = _plus(found.get(measure, 0), delta)
-        t.set(part, group, found)
+        writes.append((part, group, found))
         t.notify(self._fold, group)
 
     def _add_to_sums(
-        self, t: Transaction, group: str, count: int, deltas: Mapping[str, Any]
+        self,
+        t: Transaction,
+        group: str,
+        count: int,
+        deltas: Mapping[str, Any],
+        writes: _Writes,
     ) -> None:
         total = (t.get(self.count, group) or 0) + count
         if count:
-            t.set(self.count, group, total)
+            writes.append((self.count, group, total))
         for measure, delta in deltas.items():
             column = self.measures[measure]
-            t.set(column, group, _plus(t.get(column, group) or 0, delta))
+            value = _plus(t.get(column, group) or 0, delta)
+            column.encode_value(value)  # Raises WrongTypeError if it does not fit.
+            writes.append((column, group, value))
         if not total:
             # Perhaps nothing contributes any more. There may be parts, so only a fold can tell.
             t.notify(self._fold, group)

@@ -42,13 +42,10 @@ def records_a_contribution_first(seams: Seams) -> None:
     """What a row contributes is recorded in a transaction of its own, before the sums change: a
     crash or a conflict in between loses the contribution."""
 
-    @seams.replaces(Applied, "diff")
-    def diff(
-        original: Any, self: Applied[Any], t: Transaction, row: Any, now: Mapping[str, Any]
-    ) -> list[Change]:
+    @seams.replaces(Applied, "_record")
+    def record(original: Any, self: Applied[Any], t: Transaction, *what: Any) -> None:
         with Transaction(t._context) as first:
-            changes: list[Change] = original(self, first, row, now)
-        return changes
+            original(self, first, *what)
 
 
 @RECIPES.mutant("reads-the-record-apart", "R1", Summing)
@@ -56,19 +53,16 @@ def reads_the_record_apart(seams: Seams) -> None:
     """The record of what a row contributed is read from a snapshot before the transaction's, and
     written so that nothing conflicts: two runs take the same contribution back."""
 
-    @seams.replaces(Applied, "diff")
-    def diff(
+    @seams.replaces(Applied, "_changes")
+    def changes(
         original: Any, self: Applied[Any], t: Transaction, row: Any, now: Mapping[str, Any]
     ) -> list[Change]:
         before = Snapshot(t._context, max(0, t.start_ts - 3)).get(self.column, row) or {}
-        changes = [
+        return [
             Change(key, before.get(key), now.get(key))
             for key in sorted(before.keys() | now.keys())
             if before.get(key) != now.get(key)
         ]
-        if changes:
-            t.set(self.column, row, dict(now))
-        return changes
 
 
 @RECIPES.mutant("reads-while-registering", "R2", Joining)
