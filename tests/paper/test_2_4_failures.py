@@ -23,6 +23,7 @@ from percola import (
 )
 from percola.cells import Kind
 from percola.inspection import failures, retry_failures
+from percola.observers import runner
 from percola.store.base import Limits
 from percola.store.memory import MemoryStore
 
@@ -339,6 +340,28 @@ def test_n5_a_failure_whose_message_is_longer_than_a_value_may_be_is_dead_letter
     assert failure.traceback.startswith("Traceback") and len(failure.traceback) < 60_000
     assert "ValueError: cannot measure" in failure.traceback
     assert len(caplog.text) < 500_000
+
+
+def test_a_run_that_does_nothing_but_conflict_is_logged(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As one that writes a cell in a transaction of its own as well, which goes on for ever."""
+    monkeypatch.setattr(runner, "_MANY_CONFLICTS", 2)
+    calls: list[str] = []
+
+    @observer(contents)
+    def measure(t: Transaction, row: str) -> None:
+        calls.append(row)
+        t.set(size, row, 1)
+        if row == "bad" and calls.count("bad") <= 20:
+            repo.run(lambda other: other.set(size, row, -1))
+
+    write(repo, "bad", "good")
+    Worker(repo, [measure], **QUICK).run_until_idle()
+    told = [one.getMessage() for one in caplog.records if "in a row" in one.getMessage()]
+    assert len(told) == 1
+    assert "observer measure goes on trying on docs['bad'].contents: 16 runs in a row" in told[0]
+    assert "cannot write docs['bad'].size" in told[0]
 
 
 def test_n5_an_error_of_another_repository_is_the_observers(repo: Repository) -> None:

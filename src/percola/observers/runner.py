@@ -28,6 +28,7 @@ by one (`_BatchSize`).
 from __future__ import annotations
 
 import itertools
+import logging
 import random
 import sys
 import threading
@@ -57,7 +58,11 @@ from percola.transactions.context import TransactionContext
 if TYPE_CHECKING:
     from percola.observers.metrics import WorkerMetrics
 
+log = logging.getLogger("percola.worker")
+
 _CONFLICTS: Final = 8
+_MANY_CONFLICTS: Final = 10
+"""How often a cell is left for later since its run conflicts, before that is logged."""
 _FIRST_BATCH: Final = 8
 _REMEMBERED: Final = 10_000
 _TOGETHER: Final = 64
@@ -283,6 +288,8 @@ class Runner:
         self._running: dict[int, _Run] = {}
         self._guard = threading.Lock()
         self._alone: set[Cell] = set()  # Cells kept out of batches for now.
+        # How often a cell's run has been left for later since it conflicts, by observer.
+        self._conflicting: dict[tuple[str, Cell], int] = {}
         self._sizes = {one.name: _BatchSize(one.batch) for one in observers}
         self._reached: dict[str, int] = {}  # The rows in its last batch, by observer.
         self.stopping = False
@@ -387,10 +394,13 @@ class Runner:
                         raise
                     self._metrics.conflicts.labels(one.name).inc()
                     if attempt >= _CONFLICTS or self.stopping:
+                        self._note_conflicts(one, dirty.cell, error)
                         return Outcome.SOON
                     wait = backoff(self._rng, attempt, first=0.001, most=0.1)
                     self._clock.sleep(wait)
                     continue
+                if self._conflicting:
+                    self._conflicting.pop((one.name, dirty.cell), None)
                 if ran:
                     self._metrics.committed(one.name, 1, self._clock.monotonic() - began)
                     # Others of its column may have kept entries that it has answered.
@@ -416,6 +426,20 @@ class Runner:
             with self._guard:
                 self._running.pop(id(run), None)
         raise AssertionError("unreachable")
+
+    def _note_conflicts(self, one: Observer[Any], cell: Cell, error: TransientError) -> None:
+        """Log that the runs for a cell do nothing but conflict; at growing intervals."""
+        if len(self._conflicting) >= _REMEMBERED:
+            self._conflicting.clear()
+        key = one.name, cell
+        times = self._conflicting[key] = self._conflicting.get(key, 0) + 1
+        tens, rest = divmod(times, _MANY_CONFLICTS)
+        if not rest and tens.bit_count() == 1:  # 10, 20, 40, …
+            log.warning(
+                "observer %s goes on trying on %s: %d runs in a row have conflicted, the last one "
+                "so: %s",
+                *(one.name, cell, times * _CONFLICTS, error),
+            )
 
     def _answered(self, run: _Run, began: float, timestamps: Iterable[int]) -> None:
         """Measure how long changes waited that a run has answered, which began then."""
