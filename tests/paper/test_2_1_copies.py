@@ -597,7 +597,9 @@ def test_an_unfinished_copy_of_another_repository_is_refused(
     with pytest.raises(StoppedError):
         target.copy(repo, progress=stop_after(2))
     other = Target().repo()
-    with pytest.raises(UsageError, match=f"unfinished copy of .*{ground.kind}, not of .*target"):
+    with pytest.raises(
+        UsageError, match=f"unfinished copy of .*{ground.kind} in the target, not of .*target"
+    ):
         target.copy(other)
 
 

@@ -239,3 +239,36 @@ def test_a_restore_goes_on_with_what_one_of_the_same_backup_has_left_and_with_no
     with percola.open(mine, TABLES) as kept, percola.open(target, TABLES) as restored:
         assert kept.snapshot().get(size, "row-000") == 0
         assert restored.snapshot().get(size, "row-000") == 0
+
+
+def test_a_backup_that_can_no_longer_be_resumed_names_the_folder_to_delete(
+    repo: Repository, tmp_path: Path
+) -> None:
+    target = tmp_path / "monday.percola"
+
+    def stop(copied: Copied) -> None:
+        raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        backup_network(repo, target, copying=stop)
+    for one in repo.holds():
+        repo.release(one.name)  # As after some hours.
+    repo.run(lambda t: t.set(size, "row-000", 1000))
+    repo.collect_garbage(retention=0)
+    with pytest.raises(UsageError, match=r"Delete .*/monday\.percola\.copying and begin again"):
+        backup_network(repo, target)
+
+
+def test_a_target_that_is_not_empty_is_refused_before_a_backup_is_restored_beside_its_file(
+    repo: Repository, tmp_path: Path
+) -> None:
+    file = tmp_path / "monday.percola"
+    backup_network(repo, file)
+    percola.open(tmp_path / "full", TABLES).close()
+    restored: list[int] = []
+    with pytest.raises(NotARepositoryError, match="has a repository with the table"):
+        restore_network(
+            file, str(tmp_path / "full"), progress=lambda done, _: restored.append(done)
+        )
+    assert restored == []
+    assert {one.name for one in tmp_path.iterdir()} == {"full", "monday.percola"}

@@ -49,7 +49,14 @@ from percola.errors import (
     StoreFullError,
     UsageError,
 )
-from percola.maintenance.copy import HELD, Copied, copy_repository, name_of, origin
+from percola.maintenance.copy import (
+    HELD,
+    Copied,
+    check_target,
+    copy_repository,
+    name_of,
+    origin,
+)
 from percola.maintenance.pieces import PieceWriter, read_pieces
 from percola.platform.files import PRIVATE_FOLDER, is_full, make_folder, restrict
 from percola.ranges import HERE, Runner
@@ -373,6 +380,7 @@ def restore_network(
                 "has left: delete it, or give it another name, and begin again."
             )
     else:
+        check_target(address)  # A folder is made only if it can be copied.
         made = _restore(path, folder, progress, is_left_for_others=True)
     with repositories.open(folder, create=False) as restored, runner(restored) as who:
         copy_repository(restored, address, runner=who, progress=copying)

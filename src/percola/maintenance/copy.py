@@ -105,7 +105,16 @@ from percola.store.base import SYSTEM_TABLE, Limits, Put, RowMutation, Store, mi
 from percola.store.walks import scan_writes, walk_kind
 from percola.transactions.context import TransactionContext
 
-__all__ = ["HELD", "Copied", "Origin", "copy_repository", "copy_store", "name_of", "origin"]
+__all__ = [
+    "HELD",
+    "Copied",
+    "Origin",
+    "check_target",
+    "copy_repository",
+    "copy_store",
+    "name_of",
+    "origin",
+]
 
 _RECORDS: Final = 1024
 """Write records that are read at once, about."""
@@ -193,7 +202,17 @@ def copy_repository(
             runner=runner,
             of_task=of_task,
             parts=None if parts is None else folder_of(parts).absolute(),
+            place=target,
         )
+
+
+def check_target(target: str) -> None:
+    """Raise what `copy_repository` would at once: NotARepositoryError if the target has tables.
+
+    Otherwise also what opening it raises. For what takes long before the copy begins.
+    """
+    with _opened(target, None) as (store, _):
+        copy_note(store)
 
 
 @contextmanager
@@ -253,8 +272,11 @@ def copy_store(
     runner: Runner = HERE,
     of_task: Callable[[], AbstractContextManager[Store]] | None = None,
     parts: Path | None = None,
+    place: str = "the target",
 ) -> Copied:
     """Copy a repository to an empty store with its oracle; see `copy_repository`.
+
+    `place` is what errors call the target.
 
     `of_task` opens the store in another process; None if the runner works in this one. `parts` is
     for a runner on other machines, which have either the source or the store, and is a folder that
@@ -267,9 +289,9 @@ def copy_store(
     transaction that began before does not end; RowTooLongError or ValueTooLargeError for what the
     target cannot hold.
     """
-    note = _begin(source, store, at, history=history)
+    note = _begin(source, store, at, history=history, place=place)
     context = source.context
-    hold = _Hold(source, note)
+    hold = _Hold(source, note, place)
     hold.renew()
     oracle.advance(note.ts)
     schema = Schema.from_json(note.schema)
@@ -373,7 +395,9 @@ def _overtaken() -> UsageError:
     )
 
 
-def _begin(source: Repository, store: Store, at: int | datetime | None, *, history: bool) -> _Note:
+def _begin(
+    source: Repository, store: Store, at: int | datetime | None, *, history: bool, place: str
+) -> _Note:
     """The note of a copy that is resumed, or of a new one, which is written."""
     version, text = copy_note(store)
     name = name_of(source.address)
@@ -383,13 +407,13 @@ def _begin(source: Repository, store: Store, at: int | datetime | None, *, histo
         note = _Note(version=version, **named)
         if note.source != name:
             raise UsageError(
-                f"The target has an unfinished copy of {note.source}, not of {name}: finish that "
-                "one, or delete the target."
+                f"There is an unfinished copy of {note.source} in {place}, not of {name}: finish "
+                f"that one, or delete {place}."
             )
         if note.history is not history:
             raise UsageError(
-                f"The target has an unfinished copy {'with' if note.history else 'without'} the "
-                "history: finish it as it was begun, or delete the target."
+                f"There is an unfinished copy {'with' if note.history else 'without'} the history "
+                f"in {place}: finish it as it was begun, or delete {place}."
             )
         return note
     with source.snapshot(at) as snapshot:
@@ -434,9 +458,10 @@ def name_of(address: str) -> str:
 class _Hold:
     """Has the source keep what it has, until the copy is done."""
 
-    def __init__(self, source: Repository, note: _Note) -> None:
+    def __init__(self, source: Repository, note: _Note, place: str) -> None:
         self._context = source.context
         self._note = note
+        self._place = place
         self._renewed_at = 0.0
 
     def renew(self) -> None:
@@ -450,7 +475,7 @@ class _Hold:
         except SnapshotTooOldError as error:
             raise UsageError(
                 f"The copy is of timestamp {note.ts}, and garbage collection in {note.source} has "
-                "gone beyond it. Delete the target and begin again."
+                f"gone beyond it. Delete {self._place} and begin again."
             ) from error
 
     def tick(self) -> None:
