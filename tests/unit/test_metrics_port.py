@@ -81,6 +81,6 @@ def test_a_connection_that_sends_no_request_is_closed(
 
 
 def test_an_address_that_is_taken_or_not_ours_is_an_error_in_words(port: int) -> None:
-    for host in ("127.0.0.1", "no.such.host.invalid"):
+    for host in ("127.0.0.1", "no.such.host.invalid", "no..host"):
         with pytest.raises(UsageError, match="Metrics cannot be served on"):
             serve_metrics(CollectorRegistry(), host, port)

@@ -33,6 +33,7 @@ SETTINGS = Settings(("127.0.0.1:9",), "/percola/test", 10.0, 0.2, 0.2, None)
         ({"hosts": ["a:2181,b:2181"]}, "HOST:PORT"),
         ({"hosts": ["a:2181/chroot"]}, "HOST:PORT"),
         ({"hosts": ["a:0"]}, "HOST:PORT"),
+        ({"hosts": ["a..b:2181"]}, "HOST:PORT"),
         ({"hosts": ["a:99999"]}, "HOST:PORT"),
         ({"root": "percola"}, "/percola/NAME, not 'percola'"),
         ({"root": "/"}, "/percola/NAME"),

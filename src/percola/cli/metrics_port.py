@@ -57,9 +57,10 @@ def serve_metrics(registry: CollectorRegistry, host: str, port: int | None) -> i
     try:
         family, *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         server = _Server(family, host, port)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # The latter for a name that no host can have.
+        why = error.strerror if isinstance(error, OSError) else "no host has such a name"
         raise UsageError(
-            f"Metrics cannot be served on {host}:{port}: {error.strerror or error}. Choose "
+            f"Metrics cannot be served on {host}:{port}: {why or error}. Choose "
             "another --metrics-port or --metrics-host."
         ) from error
     server.set_app(make_wsgi_app(registry))

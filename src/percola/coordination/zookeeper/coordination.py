@@ -27,6 +27,7 @@ from percola.coordination.zookeeper.connection import Settings
 from percola.coordination.zookeeper.session import TURN_SECONDS, Session
 from percola.errors import RepositoryError, UsageError
 from percola.platform import fork_safety as forks
+from percola.rpc.client import is_host
 
 SESSION_SECONDS: Final = 10.0
 REQUEST_SECONDS: Final = 2.0
@@ -76,7 +77,11 @@ class ZooKeeperCoordination(Coordination):
             raise UsageError("Name at least one of ZooKeeper's servers, in a list.")
         for host in hosts:
             found = _HOST.fullmatch(host)
-            if found is None or not 0 < int(found[1]) < 2**16:
+            if (
+                found is None
+                or not 0 < int(found[1]) < 2**16
+                or not is_host(host.rpartition(":")[0])
+            ):
                 raise UsageError(f"The address of a ZooKeeper server is HOST:PORT, not {host!r}.")
         names = root.split("/")[1:]
         if not root.startswith("/") or any(name in ("", ".", "..") for name in names):
