@@ -60,6 +60,8 @@ def test_init_of_an_existing_repository_says_so_and_changes_nothing(folder: Path
     assert indexed.code == 0 and indexed.json["feeds_indexed"] is False
     assert call("--repo", folder, "status", "--json").json == before
     assert is_error(call("--repo", folder, "init", "--durability", "full"), "relaxed", "full")
+    answer = call("--repo", "hbase://nowhere/shop", "init", "--durability", "relaxed")
+    assert is_error(answer, "is the store's own"), "before anything is opened there"
 
 
 def test_init_stores_the_schema_of_a_module_and_adds_to_it_later(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from percola import catalog, inspection
 from percola.cli import arguments, display
 from percola.cli import json_output as documents
 from percola.cli.session import ListByDefault, Session, common
+from percola.connect.address import network_address
 from percola.errors import ConflictingOptionsError, NotARepositoryError
 from percola.observers import loading as targets
 from percola.store.lmdb.environment import DURABILITIES
@@ -51,6 +52,8 @@ def init(
             "--schema and --column both declare tables: give one of the two."
         )
     address = session.where()
+    if (network := network_address(address)) is not None:
+        network.refuse_durability(durability)
     tables = targets.load_schema(schema) if schema else arguments.declare_tables(columns)
     try:
         with percola.open(address, create=False) as repo:
