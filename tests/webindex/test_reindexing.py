@@ -139,3 +139,17 @@ def test_documents_of_another_state_of_the_repository_are_removed_or_named(
         with pytest.raises(WorkingError, match="is later than all"):
             move(repo, str(folder / "serving"))
         assert search_place(repo) == str(worked_off / "serving")
+
+
+def test_an_index_is_not_moved_to_that_of_another_repository(
+    worked_off: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "theirs"
+    with open_repository(str(worked_off)) as repo, TantivyIndex(worked_off / "serving") as mine:
+        [document] = mine.get_many([next(mine.clusters())[0]])
+        with TantivyIndex(place) as theirs:
+            theirs.apply([replace(document, cluster="theirs", epoch=1)])
+            with pytest.raises(WorkingError, match="1 document, and none of this repository"):
+                move(repo, str(place))
+            assert theirs.get("theirs") is not None
+        assert search_place(repo) == str(worked_off / "serving")

@@ -119,7 +119,7 @@ def move(repo: Repository, place: str, note: Callable[[int], None] = lambda writ
 
     Raises:
         WorkingError: the URL has a password, which would be recorded; or the index there has later
-            documents than the repository.
+            documents than the repository, or documents of another one only.
         RebuildError: the index is only half built.
         ServingError: the new place holds no index, or cannot be reached.
     """
@@ -132,7 +132,13 @@ def move(repo: Repository, place: str, note: Callable[[int], None] = lambda writ
             f"not be: leave it out of the URL, and set {USER} and {PASSWORD} for all processes."
         )
     with open_place(place) as index:
-        check_owned(repo, index, place)
+        others = check_owned(repo, index, place)
+        if others and len(others) == index.count():
+            raise WorkingError(
+                f"The search index in {place} has {count(len(others), 'document')}, and none of "
+                "this repository: it belongs to another one, whose documents would be taken out. "
+                "Name another place, or delete that index if nobody needs it."
+            )
         with repo.snapshot() as now:
             written = _fill(now, index, note)
         repo.run(lambda t: move_to(t, place))
