@@ -13,6 +13,7 @@ from from_scratch import gone, sample
 from web_commands import call, is_error
 
 from percola import Repository, Worker
+from percola.recipes import Entry
 from webindex import tables
 from webindex.cli.reindex import move, reindex
 from webindex.errors import WorkingError
@@ -153,3 +154,18 @@ def test_an_index_is_not_moved_to_that_of_another_repository(
                 move(repo, str(place))
             assert theirs.get("theirs") is not None
         assert search_place(repo) == str(worked_off / "serving")
+
+
+def test_what_the_old_index_has_refused_is_tried_with_the_new_one(
+    chain: Chain, tmp_path: Path
+) -> None:
+    cluster = next(chain.index.clusters())[0]
+    with chain.repo.transaction() as t:
+        entry = Entry(f"{tables.exports.window_of(1, cluster)}/{cluster}/{1:020}", cluster, 1, None)
+        value = {"key": cluster, "note": None, "why": "it is too long."}
+        t.set(tables.exports.refused, entry.row, value)
+    with TantivyIndex(tmp_path / "new") as index:
+        move(chain.repo, str(tmp_path / "new"))
+        Worker(chain.repo, [export_to(index)], warn_unobserved=False).run_until_idle()
+        assert index.count() == documents(chain.repo)
+    assert not list(tables.exports.refusals(chain.repo.snapshot()))

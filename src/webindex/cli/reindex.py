@@ -141,7 +141,11 @@ def move(repo: Repository, place: str, note: Callable[[int], None] = lambda writ
             )
         with repo.snapshot() as now:
             written = _fill(now, index, note)
+            refused = list(tables.exports.refusals(now))
         repo.run(lambda t: move_to(t, place))
+        # By the old index.
+        for one in refused:
+            repo.run(partial(_retry, one))
         with repo.snapshot() as now:
             has = dict(index.clusters())
             stored = now.scan(tables.clusters, columns=[tables.document])
