@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,10 +26,12 @@ from stores import put
 from percola import Repository
 from webindex import tables
 from webindex.crawl.warc import Capture
+from webindex.errors import WorkingError
 from webindex.load.transaction import load_captures
 from webindex.page.urls import page_row
 from webindex.sample import CHANGED_URL, CHANGED_WORDS
 from webindex.serving import TantivyIndex
+from webindex.workers import processes
 from webindex.workers.processes import (
     Workers,
     open_index,
@@ -413,3 +416,29 @@ def test_a_worker_stays_under_300_mb_while_it_works_off_the_sample(
         workers.stop()
     assert 20_000_000 < most < 300_000_000
     check(repo, index, sample())
+
+
+class Killed:
+    """A worker process that was killed at once."""
+
+    stdin = stdout = None
+
+    def poll(self) -> int:
+        return -9
+
+
+def test_any_number_of_workers_may_die_but_not_within_an_hour(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    at = [0.0]
+    monkeypatch.setattr(Workers, "_start", lambda workers: Killed())
+    monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=lambda: at[0]))
+    workers = Workers("nowhere", 1)
+    for _ in range(100):
+        workers.check()
+        at[0] += 3 * 60.0 + 1
+    at[0] += 3600.0
+    for _ in range(20):
+        workers.check()
+    with pytest.raises(WorkingError, match="exit code -9"):
+        workers.check()

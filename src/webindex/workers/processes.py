@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, Protocol
@@ -53,6 +54,8 @@ NICENESS: Final = 10
 """Added to the niceness of a renderer and its browser. A page takes several processes of the
 browser: with the priority of workers, they double the time until a changed page is found."""
 _RESTARTS: Final = 20
+_RESTARTS_SECONDS: Final = 3600.0
+"""Within this time more processes than that must not die: of months, any number may."""
 
 
 def open_index(repo: Repository, *, create: bool = False) -> LocatedIndex:
@@ -138,6 +141,7 @@ class Workers:
         self._command += ["--threads", str(threads)]
         self.processes: list[subprocess.Popen[bytes]] = []
         self.restarts = 0
+        self._died: deque[float] = deque(maxlen=_RESTARTS + 1)
         for _ in range(count):
             self.processes.append(self._start())
 
@@ -168,7 +172,10 @@ class Workers:
             if code is None:
                 continue
             self.restarts += 1
-            if code > 0 or self.restarts > _RESTARTS:
+            now = time.monotonic()
+            self._died.append(now)
+            often = len(self._died) > _RESTARTS and now - self._died[0] < _RESTARTS_SECONDS
+            if code > 0 or often:
                 raise WorkingError(
                     f"A worker process ended with exit code {code}; what it said stands above. "
                     "Nothing is lost: mend the cause and run 'webindex work' again."
