@@ -302,6 +302,24 @@ def test_a_revisit_of_a_redirect_or_an_error_is_a_capture_with_its_own_headers(s
     assert (gone.status, gone.payload_digest) == (404, _DIGEST)
 
 
+def test_a_revisit_of_a_robots_txt_is_skipped_for_it_refers_to_no_page(saved) -> None:
+    robots, said = "https://example.org/robots.txt", {"WARC_Payload_Digest": _DIGEST}
+    crawl = Crawl().add(robots, b"", http=[("Content-Type", "text/plain")], kind="revisit", **said)
+    crawl.add(robots, b"", http=[], kind="revisit", **said)
+    crawl.add(robots, b"", status="304 Not Modified", http=[], kind="revisit", **said)
+    crawl.add(robots, b"", status="304 Not Modified", http=[])
+    crawl.raw(_REVISIT.replace("org/", "org/robots.txt").strip(), b"")
+    skipped: Counter[str] = Counter()
+    path = saved(crawl.data)
+    assert list(read_captures(path, sitemaps=True, skipped=skipped)) == []
+    assert skipped == {"revisit": 4, "response": 1}
+    # An error there is one, and so is what is a page by its type.
+    crawl = Crawl().add(robots, b"", status="404 Not Found", kind="revisit", **said)
+    crawl.add(robots, b"", kind="revisit", **said)
+    found = list(read_captures(saved(crawl.data), sitemaps=True))
+    assert [type(one) for one in found] == [Capture, Revisit]
+
+
 def test_a_revisit_that_cannot_be_used_is_rejected(saved) -> None:
     crawl = revisit(Crawl(), "200 OK", ("Content-Type", "image/png"))
     crawl.raw(_REVISIT.replace(DATE, "today") + "X-Nothing: 1", b"")

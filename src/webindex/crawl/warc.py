@@ -335,6 +335,8 @@ def _capture(
         digest = record.headers.get("WARC-Payload-Digest") or None
         revisit = kind == WarcRecordType.revisit
         if revisit and not record.content_length:
+            if is_robots(url):
+                return str(kind)  # What it refers to is no page.
             # Its HTTP headers may be omitted.
             if _is_not_modified(record):
                 digest = None
@@ -344,6 +346,8 @@ def _capture(
         if status is None or not 200 <= status <= 999:
             raise _UnusableError(Rejection.NOT_HTTP, f"its status line is {http.status_line!r}")
         if status == 304:
+            if is_robots(url):
+                return str(kind)
             # A digest, if there is one, may be that of this response's own empty body.
             return Revisit(url, date, None, frame.offset, frame.length, *_refers_to(record))
         headers = _kept_headers(http)
@@ -377,6 +381,8 @@ def _capture(
                 raise _UnusableError(Rejection.NOT_A_PAGE, f"it is {content_type}")
             if content_type == PDF:
                 _need_reader()
+            if revisit and content_type in (None, "text/plain") and is_robots(url):
+                return str(kind)
             if revisit:
                 refers = _refers_to(record)
                 return Revisit(
