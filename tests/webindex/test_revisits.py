@@ -145,6 +145,11 @@ def test_each_time_a_page_is_back_at_what_it_was_is_the_date_of_a_change(repo: R
         process(repo, one)
         dates.append(changed())
     assert dates == [f"2024-01-{day:02}" for day in (3, 4, 5, 6, 6, 8, 9)]
+    with repo.transaction() as t:  # As after a change of the parser.
+        t.delete(tables.outline, page_row(A))
+        t.set(tables.capture, page_row(A), t.get(tables.capture, page_row(A)))
+    work(repo)
+    assert changed() == dates[-1]
 
 
 def test_a_revisit_of_what_is_already_there_causes_no_work(repo: Repository) -> None:

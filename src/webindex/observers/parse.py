@@ -152,7 +152,7 @@ def _changed(
     # It is back at an older capture: a revisit has reported that.
     _, reports = reports_in(t.get(tables.revisited, row))
     since = [str(one["date"]) for one in reports if is_report_of(one, found)]
-    return min((one for one in since if one > last), default=date)
+    return min((one for one in since if one >= last), default=date)
 
 
 def _have_rank_estimated(t: Transaction, row: str) -> None:
