@@ -11,6 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from pyspark.sql.types import StructType
 
 from percola import ConflictingOptionsError, Repository, UsageError, feed
+from percola.spark.options import Options
 from percola.spark.partitioning import row_ranges
 from percola.spark.source import PercolaDataSource
 from percola.spark.stream import limited
@@ -336,6 +337,17 @@ def test_a_first_reading_keeps_to_a_limit_in_bytes_but_reads_a_row(repo: Reposit
         rows += [row for batch in query.read(at, following) for row in batch["row"].to_pylist()]
         at = following
     assert rows == ["r0", "r1", "r2", "r3"]
+
+
+@pytest.mark.parametrize("option", ["feedColumns", "beforeImages"])
+def test_an_option_for_columns_that_a_given_schema_lacks_is_refused(
+    repo: Repository, option: str
+) -> None:
+    """As that of a catalog's table does: `readStream.option(…).table("web.docs")`."""
+    options = Options({"path": repo.address, "table": "docs", option: "true"})
+    schema = StructType().add("row", "string").add("size", "long")
+    with pytest.raises(ConflictingOptionsError, match=f"{option} asks for columns that this str"):
+        stream_reading.stream_reader(options, schema)
 
 
 def test_rows_and_bytes_are_not_both_limits(repo: Repository) -> None:

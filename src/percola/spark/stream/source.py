@@ -33,6 +33,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import ArrayType, DataType, LongType, StringType, StructField, StructType
 
 from percola import (
+    ConflictingOptionsError,
     PercolaError,
     Repository,
     SchemaError,
@@ -238,6 +239,7 @@ def stream_reader(options: Options, schema: StructType) -> DataSourceStreamReade
         else:
             owned = _owned(table, schema, options)
             name, past = _past(schema, options)
+            _check_owned(options, feedColumns=bool(owned), beforeImages=bool(name))
             others = [field for field in schema if field.name not in {*owned, name}]
             columns = chosen(table, StructType(others), None, options.row_column) if others else []
             before = chosen(table, past, None, options.row_column) if past is not None else []
@@ -248,6 +250,17 @@ def stream_reader(options: Options, schema: StructType) -> DataSourceStreamReade
     from percola.spark.stream.unlimited import UnlimitedFeedReader
 
     return UnlimitedFeedReader(options, schema, columns, before)
+
+
+def _check_owned(options: Options, **found: bool) -> None:
+    """ConflictingOptionsError for an option for columns that the stream's schema does not have."""
+    for name, has in found.items():
+        if options.flag(name) and not has:
+            raise ConflictingOptionsError(
+                f"The option {name} asks for columns that this stream does not have, because its "
+                "schema was given, or is that of a catalog's table. Load the stream by "
+                "format('percola') without a schema, or name these columns in the schema."
+            )
 
 
 def _past(schema: StructType, options: Options) -> tuple[str, StructType | None]:
@@ -285,7 +298,8 @@ def _check_event(schema: StructType) -> None:
     if [(one.name, one.dataType) for one in schema] != [(f.name, f.dataType) for f in _EVENT]:
         raise WrongTypeError(
             "The columns of a stream with an envelope are key and value, both string, not "
-            f"{schema.simpleString()}. Leave the schema out, and cast them afterwards."
+            f"{schema.simpleString()}. Load it by format('percola'), not by a catalog, without a "
+            "schema, and cast them afterwards."
         )
 
 
