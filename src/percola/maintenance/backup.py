@@ -49,14 +49,8 @@ from percola.errors import (
     StoreFullError,
     UsageError,
 )
-from percola.maintenance.copy import (
-    HELD,
-    Copied,
-    check_target,
-    copy_repository,
-    name_of,
-    origin,
-)
+from percola.maintenance.copy import HELD, Copied, check_target, copy_repository
+from percola.maintenance.origin import name_of, origin
 from percola.maintenance.pieces import PieceWriter, read_pieces
 from percola.platform.files import PRIVATE_FOLDER, is_full, make_folder, restrict
 from percola.ranges import HERE, Runner

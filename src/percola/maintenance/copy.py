@@ -49,7 +49,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from percola.catalog import (
     copy_feed,
@@ -60,7 +60,6 @@ from percola.catalog import (
 )
 from percola.cells import (
     HANDLED,
-    MAX_TS,
     Cell,
     Kind,
     Op,
@@ -83,6 +82,7 @@ from percola.errors import (
 )
 from percola.gc.retention_holds import hold, release
 from percola.gc.time_log import copy_log
+from percola.maintenance.origin import Origin, name_of
 from percola.maintenance.parts import PartFile, new_part, read_part
 from percola.oracle.base import Oracle
 from percola.oracle.embedded import EmbeddedOracle
@@ -101,20 +101,11 @@ from percola.ranges import (
 from percola.recording import copy_recording
 from percola.repository import Repository
 from percola.schema import Schema
-from percola.store.base import SYSTEM_TABLE, Limits, Put, RowMutation, Store, missing_data
+from percola.store.base import Limits, Put, RowMutation, Store, missing_data
 from percola.store.walks import scan_writes, walk_kind
 from percola.transactions.context import TransactionContext
 
-__all__ = [
-    "HELD",
-    "Copied",
-    "Origin",
-    "check_target",
-    "copy_repository",
-    "copy_store",
-    "name_of",
-    "origin",
-]
+__all__ = ["HELD", "Copied", "check_target", "copy_repository", "copy_store"]
 
 _RECORDS: Final = 1024
 """Write records that are read at once, about."""
@@ -127,8 +118,6 @@ HELD: Final = 6 * 3600.0
 _RENEWED_EVERY: Final = 600.0
 _WALK: Final = b"copy"
 """The row of the target's system table with the positions."""
-_ORIGIN: Final = Cell(SYSTEM_TABLE, _WALK, b"@origin")
-"""What a finished copy is of: its `Origin`, at the copy's timestamp."""
 
 _CHANGED: Final = (Op.PUT, Op.DELETE)
 
@@ -341,9 +330,7 @@ def copy_store(
     copy_recording(context.store, store, note.ts)
     # What was there to be read when a range was copied can be read from here on at the latest.
     store.raise_safe_point(min(context.store.safe_point(), note.ts) if history else note.ts)
-    of = Origin(note.source, note.begun_ms, context.clock.wall_ms())
-    put = Put(Kind.DATA, _ORIGIN.column, note.ts, json.dumps(of._asdict()).encode())
-    store.mutate([RowMutation(_ORIGIN.table, _ORIGIN.row, (), [put])])
+    Origin(note.source, note.begun_ms, context.clock.wall_ms()).write(store, note.ts)
     # The first `open` has the store keep the tables' feeds.
     if not end_copy(store, note.version, schema):
         raise _overtaken()
@@ -422,34 +409,6 @@ def _begin(
     hold, begun_ms = f"copy/{secrets.token_hex(8)}", source.context.clock.wall_ms()
     note = _Note(version, name, ts, hold, schema.to_json(), history, begun_ms)
     return note.written(store)
-
-
-class Origin(NamedTuple):
-    """What a finished copy is of.
-
-    Attributes:
-        source: the name of the source (`name_of`).
-        begun_ms: when it was begun, in milliseconds since the epoch; 0 if that is not known.
-        ended_ms: when it was finished.
-    """
-
-    source: str
-    begun_ms: int
-    ended_ms: int
-
-
-def origin(store: Store) -> Origin | None:
-    """What the repository in this store was copied from; None if it is no copy that says so."""
-    found = store.entries(_ORIGIN, Kind.DATA, 0, MAX_TS, 1)
-    return Origin(**json.loads(found[0][1])) if found else None
-
-
-def name_of(address: str) -> str:
-    """What stays the same of an address, wherever and through which oracles it is opened."""
-    if is_memory(address):
-        return address
-    network = network_address(address)
-    return network.store if network is not None else str(folder_of(address).resolve())
 
 
 # --- Copying ----------------------------------------------------------------------------
