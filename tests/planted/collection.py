@@ -35,8 +35,8 @@ PLANTED = [
         "only-the-newest-hold-counts",
         "Of several holds, the collector goes by the one of the newest timestamp.",
         f"{_HOLDS}::test_the_oldest_of_several_counts_and_another_process_sees_it",
-        old="holds(self._store, self._context.clock)[:1]",
-        new="holds(self._store, self._context.clock)[-1:]",
+        old="holds(self._store, self._context.clock, remove_expired=True)[:1]",
+        new="holds(self._store, self._context.clock, remove_expired=True)[-1:]",
     ),
     in_collector(
         "collector-begins-anew",

@@ -54,7 +54,7 @@ from percola.catalog import RUNS, columns_of, stored_schema
 from percola.cells import MAX_TS, Cell, Kind, acknowledged_column
 from percola.errors import ConflictingOptionsError
 from percola.gc.arrivals import Arrivals
-from percola.gc.retention_holds import RETENTION, holds, remove_expired
+from percola.gc.retention_holds import RETENTION, holds
 from percola.gc.rules import forgotten_row, garbage_of_row
 from percola.gc.time_log import TimeLog
 from percola.ranges import (
@@ -216,8 +216,7 @@ class GarbageCollector:
         held = self._context.coordination.oldest_held()
         if held is not None and held < chosen:
             chosen, why = held, f"a snapshot at {held} is still being read"
-        remove_expired(self._store, self._context.clock)
-        for hold in holds(self._store, self._context.clock)[:1]:
+        for hold in holds(self._store, self._context.clock, remove_expired=True)[:1]:
             if hold.ts < chosen:
                 chosen, why = hold.ts, f"{hold.name!r} holds {hold.ts} back"
         if chosen <= self._store.safe_point():

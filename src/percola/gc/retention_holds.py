@@ -81,18 +81,19 @@ def release(store: Store, name: str) -> None:
             return
 
 
-def holds(store: Store, clock: Clock) -> list[RetentionHold]:
-    """The current holds, the oldest timestamp first."""
-    now = clock.wall_ms()
-    return sorted((one for one, _ in _all(store) if one.until_ms > now), key=lambda one: one.ts)
+def holds(store: Store, clock: Clock, *, remove_expired: bool = False) -> list[RetentionHold]:
+    """The current holds, the oldest timestamp first.
 
-
-def remove_expired(store: Store, clock: Clock) -> None:
-    """Remove the records of expired holds: for the collector, since this reads all of them."""
+    `remove_expired` removes the records of the others: for the collector.
+    """
     now = clock.wall_ms()
+    found: list[RetentionHold] = []
     for one, versions in _all(store):
-        if one.until_ms <= now:
+        if one.until_ms > now:
+            found.append(one)
+        elif remove_expired:
             _say(store, _cell(one.name), versions, None)
+    return sorted(found, key=lambda one: one.ts)
 
 
 def _say(store: Store, cell: Cell, versions: list[int], record: bytes | None) -> bool:
