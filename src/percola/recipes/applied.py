@@ -132,12 +132,12 @@ class Applied(Generic[R]):
         and then nothing is written. Raises WrongTypeError for a key or a value that cannot be part
         of a contribution.
         """
-        changes = self._changes(t, row, now)
-        self._record(t, row, now, changes)
+        changes = self.changes(t, row, now)
+        self.record(t, row, now, changes)
         return changes
 
-    def _changes(self, t: Transaction, row: R, now: Mapping[str, Any]) -> list[Change]:
-        """The same, but nothing is written."""
+    def changes(self, t: Transaction, row: R, now: Mapping[str, Any]) -> list[Change]:
+        """What `diff` returns; nothing is written."""
         check_contribution(now)
         before: Mapping[str, Any] = t.get(self.column, row) or {}
         now = {key: value for key, value in now.items() if value is not None}
@@ -152,7 +152,7 @@ class Applied(Generic[R]):
             if key not in before or VALUES.encode(before[key]) != encoded.get(key)
         ]
 
-    def _record(
+    def record(
         self, t: Transaction, row: R, now: Mapping[str, Any], changes: Sequence[Change]
     ) -> None:
         """Record what the row contributes now, if anything changes."""

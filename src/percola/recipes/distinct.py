@@ -57,11 +57,11 @@ class Distinct(Generic[R]):
         check_contribution(now)
         wanted = {group: keys_in(values) for group, values in now.items()}
         now = {group: values for group, values in wanted.items() if values}
-        changes = self.applied._changes(t, row, now)
+        changes = self.applied.changes(t, row, now)
         for group, _, _ in changes:
             # Before anything is written: a program may catch the error of a long one, and commit.
             t._cell(self.counts.count, group)
-        self.applied._record(t, row, now, changes)
+        self.applied.record(t, row, now, changes)
         for group, before, after in changes:
             old, new = set(before or ()), set(after or ())
             for value in sorted(old ^ new):

@@ -150,7 +150,7 @@ class Sums(Generic[R]):
         check_contribution(now)
         for measures in now.values():
             self._check(measures)
-        changes = self.applied._changes(t, row, now)
+        changes = self.applied.changes(t, row, now)
         writes: _Writes = []
         for group, before, after in changes:
             self._check_known(group, before or {})
@@ -162,7 +162,7 @@ class Sums(Generic[R]):
             deltas = {measure: delta for measure, delta in deltas.items() if delta}
             self._add(t, group, count, deltas, writes)
         # All or nothing: a program may catch the error of one row, and commit the others.
-        self.applied._record(t, row, now, changes)
+        self.applied.record(t, row, now, changes)
         for column, group, value in writes:
             t.set(column, group, value)
         return bool(changes)
