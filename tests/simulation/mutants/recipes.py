@@ -42,7 +42,7 @@ def records_a_contribution_first(seams: Seams) -> None:
     """What a row contributes is recorded in a transaction of its own, before the sums change: a
     crash or a conflict in between loses the contribution."""
 
-    @seams.replaces(Applied, "_record")
+    @seams.replaces(Applied, "record")
     def record(original: Any, self: Applied[Any], t: Transaction, *what: Any) -> None:
         with Transaction(t._context) as first:
             original(self, first, *what)
@@ -53,7 +53,7 @@ def reads_the_record_apart(seams: Seams) -> None:
     """The record of what a row contributed is read from a snapshot before the transaction's, and
     written so that nothing conflicts: two runs take the same contribution back."""
 
-    @seams.replaces(Applied, "_changes")
+    @seams.replaces(Applied, "changes")
     def changes(
         original: Any, self: Applied[Any], t: Transaction, row: Any, now: Mapping[str, Any]
     ) -> list[Change]:
