@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 CATEGORIES = ("books", "games", "music")
-PRODUCTS = 50_000
+PRODUCTS = 20_000
 CENTS = Decimal("0.01")
 
 
