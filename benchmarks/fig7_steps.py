@@ -189,17 +189,17 @@ def cpu_of(root: int) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def waited_of(root: int) -> float:
-    """Seconds for which threads of a process and of its descendants waited for a core.
+def waits_of(root: int) -> dict[int, float]:
+    """Seconds for which each thread of a process and of its descendants has waited for a core.
 
-    Of threads that run now; 0 where the kernel does not tell.
+    By the thread's number, of threads that run now; empty where the kernel does not tell.
     """
-    waited = 0
+    found = {}
     for pid in processes_below(root):
         for told in Path(f"/proc/{pid}/task").glob("*/schedstat"):
             with suppress(OSError):
-                waited += int(told.read_text().split()[1])
-    return waited / 1e9
+                found[int(told.parent.name)] = int(told.read_text().split()[1]) / 1e9
+    return found
 
 
 def wait_for(done: Callable[[], bool], what: str, timeout: float, moved: Callable[[], int]) -> None:

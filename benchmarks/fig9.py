@@ -31,7 +31,7 @@ from rich.table import Table as Grid
 
 import percola
 from benchmarks import fig9_brokerage, postgres
-from benchmarks.fig7_steps import cpu_of, waited_of
+from benchmarks.fig7_steps import cpu_of, waits_of
 from benchmarks.fig9_emulator import InvariantError, Size, check
 from benchmarks.measure import (
     OUTPUT,
@@ -167,8 +167,8 @@ def on_percola(
         def spent() -> dict[str, float]:
             return {"": cpu_of(os.getpid()), **{part: cpu_of(pid) for part, pid in parts.items()}}
 
-        def waited() -> dict[str, float]:
-            return {part: waited_of(pid) for part, pid in parts.items()}
+        def waited() -> dict[str, dict[int, float]]:
+            return {part: waits_of(pid) for part, pid in parts.items()}
 
         worker = Process([*command, "worker"])
         try:
@@ -186,7 +186,11 @@ def on_percola(
                 before, idle = spent(), waited()
             told = [json.loads(client.hear()) for client in clients]
             cpu = {part: after - before[part] for part, after in spent().items()}
-            waits = {part: after - idle[part] for part, after in waited().items()}
+            # By thread: what one that has ended waited before is not to be taken off.
+            waits = {
+                part: sum(after - idle[part].get(thread, 0.0) for thread, after in threads.items())
+                for part, threads in waited().items()
+            }
         finally:
             worker.end()
     with percola.open(address, fig9_brokerage.SCHEMA, durability=relaxed) as repo:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from benchmarks.scale_calls import of_brokerage
-from benchmarks.scale_costs import call_costs
+from benchmarks.scale_costs import brokerage_calls, program_costs
 from benchmarks.scale_queues import Load, Station, Visit
 
 SIZES: Final = (11, 30, 100, 300, 1_000, 3_000, 10_000, 15_000)
@@ -66,15 +66,14 @@ class Work:
 
 
 def brokerage(figures: Mapping[str, Any]) -> Work:
-    """A transaction of figure 9's mix, put together from figure 8's calls with sixteen threads.
+    """A transaction of figure 9's mix, put together from its calls with sixteen threads.
 
     With its share of the observer's runs, one for each completed trade at most.
     """
-    calls = of_brokerage()
-    mix, worker, results = calls[""], calls["worker"], calls["trade_result"]["share"]
-    client, servers = (call_costs(figures, part, 16) for part in ("client", "servers"))
+    mix, worker, results = brokerage_calls()
+    client, servers = (program_costs(figures, part, 16) for part in ("client", "servers"))
     observing = results * client.of(worker)
-    writing = results + calls["trade_order"]["share"]
+    writing = results + of_brokerage()["trade_order"]["share"]
     return Work(
         "brokerage (figure 9)",
         client.of(mix) + observing,
@@ -96,8 +95,8 @@ and three indexes, and writes its cluster and three index rows. Each is locked, 
 
 
 def clustering(figures: Mapping[str, Any]) -> Work:
-    """A document of figure 7, put together from figure 8's calls with sixteen threads."""
-    client, servers = (call_costs(figures, part, 16) for part in ("client", "servers"))
+    """A document of figure 7, put together from its calls with sixteen threads."""
+    client, servers = (program_costs(figures, part, 16) for part in ("client", "servers"))
     return Work(
         "clustering (figure 7)",
         client.of(CLUSTERING),
@@ -106,12 +105,12 @@ def clustering(figures: Mapping[str, Any]) -> Work:
         syncs=1 + SYNCS,
         calls=8,
         row_locks=1,
-        scanning=client.of(_OBSERVED) / client.of(CLUSTERING),
+        scanning=client.of(OBSERVED) / client.of(CLUSTERING),
         changes=5,
     )
 
 
-_OBSERVED: Final = {"reads": 5.0, "cells": 5.0, "mutates": 8.0, "rows": 8.0, "draws": 2.0}
+OBSERVED: Final = {"reads": 5.0, "cells": 5.0, "mutates": 8.0, "rows": 8.0, "draws": 2.0}
 """Of these, the observer's."""
 
 
@@ -190,7 +189,7 @@ class Shared:
         """From all figures."""
         stated, oracle = figures["stated"], figures["oracle"]
         call, lock = oracle["call_us"] / 1000, oracle["lock_us"] / 1000
-        servers, client = (call_costs(figures, part, 16) for part in ("servers", "client"))
+        servers, client = (program_costs(figures, part, 16) for part in ("servers", "client"))
         return cls(
             call,
             lock,

@@ -4,7 +4,7 @@
 
     fig8          processor time of client, servers and oracle, and rates, by threads; and the
                   stages of one thread, in milliseconds
-    fig9          the brokerage on HBase, by client processes
+    fig9          the brokerage on HBase, by client processes, whose calls are dearer than fig8's
     oracle        processor time of a call: a draw, a lock taken or given back
     stated        figures of docs/benchmarks.md and of the code's settings, each with its source
 
@@ -17,11 +17,12 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.measure import OUTPUT
+from benchmarks.scale_calls import of_brokerage
 from percola import PercolaError
 
 FILE: Final = Path(__file__).with_name("scale.json")
@@ -172,6 +173,10 @@ class CallCosts:
             + self.draw * calls["draws"]
         )
 
+    def times(self, factor: float) -> CallCosts:
+        """All of them so many times as large."""
+        return CallCosts(**{name: factor * ms for name, ms in asdict(self).items()})
+
 
 def call_costs(figures: Mapping[str, Any], part: str, threads: int) -> CallCosts:
     """Solve figure 8's four lines for the costs of a call.
@@ -188,3 +193,24 @@ def call_costs(figures: Mapping[str, Any], part: str, threads: int) -> CallCosts
     mutate = max(0.0, spent["write"] - 2 * draw) / 2
     row = max(0.0, spent["write five"] - 2 * draw - 4 * mutate) / 6
     return CallCosts(read, mutate, row, read * figures["stated"]["cell_of_a_batch"]["value"], draw)
+
+
+def program_costs(figures: Mapping[str, Any], part: str, threads: int) -> CallCosts:
+    """What calls cost in a program, which makes all kinds of them on several tables in turn.
+
+    That is more than in figure 8, where one call is made over and over: as many times as much as
+    the brokerage takes with one client, beside its calls at the costs of figure 8.
+    """
+    mix, worker, results = brokerage_calls()
+    calls = mix if part == "client" else {name: mix[name] + results * worker[name] for name in mix}
+    shown = "clients" if part == "client" else part
+    measured = figures["fig9"]["lines"]["1"][shown]
+    return call_costs(figures, part, threads).times(
+        measured / call_costs(figures, part, 1).of(calls)
+    )
+
+
+def brokerage_calls() -> tuple[Mapping[str, float], Mapping[str, float], float]:
+    """Calls of a transaction of figure 9, those of an observer's run, and runs a transaction."""
+    calls = of_brokerage()
+    return calls[""], calls["worker"], calls["trade_result"]["share"]

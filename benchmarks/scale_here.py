@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from benchmarks.scale_calls import of_brokerage
-from benchmarks.scale_cluster import SYNCS
-from benchmarks.scale_costs import OPERATIONS, call_costs
+from benchmarks.scale_cluster import CLUSTERING, OBSERVED, SYNCS
+from benchmarks.scale_costs import OPERATIONS, brokerage_calls, call_costs, program_costs
 from benchmarks.scale_queues import Load, Outcome, Station, Visit, simulate
 
 THREADS: Final = 16
@@ -160,54 +160,100 @@ def figure_8(figures: Mapping[str, Any]) -> list[Prediction]:
     return found
 
 
+def figure_7(figures: Mapping[str, Any]) -> list[Prediction]:
+    """The clustering on HBase, from the calls of a document: one process writes, one observes."""
+    client, servers = (program_costs(figures, part, 1) for part in ("client", "servers"))
+    oracle, locks = figures["oracle"]["call_us"] / 1000, 3 * figures["oracle"]["lock_us"] / 1000
+    document = client.of(CLUSTERING) + servers.of(CLUSTERING)
+    observed = Step(client.of(OBSERVED), servers.of(OBSERVED), 0.0, wait=SYNCS * _sync(figures))
+    draws = OBSERVED["draws"] * oracle + locks
+    outcome = on_one_machine([observed, Step(0.0, draws, 0.0)], Load(1, 1), cores=2)
+    stated = figures["stated"]["fig7_hbase"]
+    used = "fig9 with one client; counted calls"
+    return [
+        Prediction(
+            "fig7 on HBase: processor time of a document",
+            "ms",
+            document + CLUSTERING["draws"] * oracle + locks,
+            stated["document_ms"],
+            used,
+        ),
+        Prediction(
+            "fig7 on HBase: the most documents, one worker",
+            "/s",
+            outcome.per_second,
+            stated["documents_per_second"],
+            used,
+        ),
+    ]
+
+
+def _sync(figures: Mapping[str, Any]) -> float:
+    """Milliseconds that the log's disk takes."""
+    return float(figures["stated"]["sync_ms"]["value"])
+
+
 def figure_9(figures: Mapping[str, Any]) -> list[Prediction]:
-    """The brokerage on HBase, from figure 8's calls and the calls that its transactions make."""
+    """The brokerage on HBase: from one client's processor time, its rate, and all of two clients.
+
+    How long each part waited for a core is not predicted: the kernel has told it.
+    """
     lines = figures["fig9"]["lines"]
-    calls = of_brokerage()
-    mix, worker = calls[""], calls["worker"]
-    results = calls["trade_result"]["share"]
+    mix, worker, results = brokerage_calls()
     both = {name: mix[name] + results * worker[name] for name in mix}
-    client = call_costs(figures, "client", 1)
+    writing = results + of_brokerage()["trade_order"]["share"]
     oracle = figures["oracle"]["call_us"] / 1000
     found = []
     for processes, line in lines.items():
         clients = f"{processes} client{'s' if processes != '1' else ''}"
         # Between one thread and sixteen, calls become cheaper with each doubling.
         depth = {"1": 0.0, "2": 0.25, "4": 0.5}.get(processes, 1.0)
-        one, many = (
-            {
-                "client": call_costs(figures, "client", threads).of(mix),
-                "worker": call_costs(figures, "client", threads).of(worker) * results,
-                "servers": call_costs(figures, "servers", threads).of(both),
-            }
+        (ours, theirs), (fewer, less) = (
+            (
+                program_costs(figures, "client", threads).of(mix),
+                program_costs(figures, "servers", threads).of(both),
+            )
             for threads in (1, THREADS)
         )
-        parts = {name: one[name] + depth * (many[name] - one[name]) for name in one}
-        used = "fig8; counted calls"
-        found += [
-            Prediction(
-                f"fig9 on HBase, {clients}: processor time of the {shown}",
-                "ms",
-                parts[name],
-                line[shown],
-                used,
-            )
-            for name, shown in (("client", "clients"), ("servers", "servers"))
-        ]
+        parts = {
+            "clients": ours + depth * (fewer - ours),
+            "servers": theirs + depth * (less - theirs),
+        }
+        used = "fig9 with one client"
+        if processes != "1":
+            found += [
+                Prediction(
+                    f"fig9 on HBase, {clients}: processor time of the {name}",
+                    "ms",
+                    ms,
+                    line[name],
+                    used,
+                )
+                for name, ms in parts.items()
+            ]
         if "waited" not in line:
             continue  # Of an earlier run: its rate says how busy the machine was.
-        writing = results + calls["trade_order"]["share"]
-        wait = SYNCS * writing * figures["stated"]["sync_ms"]["value"]
         # The worker's part is not in a client's way.
-        of_clients = parts["servers"] * call_costs(figures, "servers", 1).of(mix)
-        of_clients /= call_costs(figures, "servers", 1).of(both)
-        longer = {part: 1 + ms / line[part] for part, ms in line["waited"].items()}
-        mine = parts["client"] - mix["draws"] * client.draw
-        draws = mix["draws"] * client.draw * longer["clients"]
+        servers = program_costs(figures, "servers", 1)
+        of_clients = parts["servers"] * servers.of(mix) / servers.of(both)
+        # Of the stored run's clients it is below zero, as waits of ended threads were taken off.
+        longer = {part: 1 + max(0.0, ms) / line[part] for part, ms in line["waited"].items()}
+        draws = mix["draws"] * program_costs(figures, "client", 1).draw
+        mine = parts["clients"] - draws
         outcome = on_one_machine(
             [
-                Step(draws, mix["draws"] * oracle * longer["oracle"], 0.0, shared=True),
-                Step(mine * longer["clients"], of_clients * longer["servers"], 0.0, wait),
+                Step(
+                    draws * longer["clients"],
+                    mix["draws"] * oracle * longer["oracle"],
+                    0.0,
+                    shared=True,
+                ),
+                Step(
+                    mine * longer["clients"],
+                    of_clients * longer["servers"],
+                    0.0,
+                    SYNCS * writing * _sync(figures),
+                ),
             ],
             Load(int(processes), 1),
             # Waiting for one of the two is in the steps already.
@@ -275,4 +321,5 @@ def figure_10(figures: Mapping[str, Any]) -> list[Prediction]:
 
 def predictions(figures: Mapping[str, Any]) -> list[Prediction]:
     """All of them."""
-    return [*figure_8(figures), *figure_9(figures), *timestamps(figures), *figure_10(figures)]
+    parts = (figure_8, figure_7, figure_9, timestamps, figure_10)
+    return [one for part in parts for one in part(figures)]

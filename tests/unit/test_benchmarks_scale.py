@@ -11,7 +11,7 @@ import pytest
 from benchmarks import scale_costs
 from benchmarks.scale_calls import of_brokerage
 from benchmarks.scale_cluster import Cluster, Shared, Work, clustering, network, walls
-from benchmarks.scale_here import figure_8
+from benchmarks.scale_here import figure_7, figure_8, figure_9
 from benchmarks.scale_queues import Load, Station, Visit, erlang_c, simulate, solve
 
 HERE = [Visit("here", 0.1)]
@@ -149,6 +149,27 @@ def test_the_costs_of_calls_explain_the_operations_that_they_come_from() -> None
     assert (found.read, found.draw, found.mutate, found.row) == (1.0, 0.5, 2.0, 8 / 6)
     calls = {"reads": 0.0, "cells": 0.0, "mutates": 4.0, "rows": 10.0, "draws": 2.0}
     assert found.of(calls) == pytest.approx(parts["write five"])
+
+
+def test_a_programs_calls_cost_as_many_times_as_much_as_the_brokerage_has_taken() -> None:
+    figures = scale_costs.load()
+    mix, worker, runs = scale_costs.brokerage_calls()
+    client, servers = (
+        scale_costs.program_costs(figures, part, 1) for part in ("client", "servers")
+    )
+    measured = figures["fig9"]["lines"]["1"]
+    assert client.of(mix) == pytest.approx(measured["clients"])
+    assert servers.of(mix) + runs * servers.of(worker) == pytest.approx(measured["servers"])
+    alone = scale_costs.call_costs(figures, "client", 16)
+    many = scale_costs.program_costs(figures, "client", 16)
+    assert many.read / alone.read == pytest.approx(many.draw / alone.draw)
+
+
+def test_the_clustering_and_two_clients_are_predicted_from_one_client_of_the_brokerage() -> None:
+    figures = scale_costs.load()
+    known = {one.name: one.error for one in (*figure_7(figures), *figure_9(figures))}
+    assert len(known) == 6
+    assert all(abs(error) <= 0.2 for error in known.values()), known
 
 
 def test_figures_are_taken_from_new_runs_and_the_rest_stays(tmp_path: Path) -> None:
