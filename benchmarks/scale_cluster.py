@@ -397,8 +397,9 @@ def walls(figures: Mapping[str, Any], work: Work) -> list[Wall]:
             "exporters of the web index",
             pages,
             cores,
-            True,
-            f"{exporters:.0f} write {pages:,.0f} pages/s; a page costs {value('page_ms'):.1f} ms",
+            False,
+            f"{exporters:.0f} write {pages:,.0f} pages/s; a page costs {value('page_ms'):.1f} ms; "
+            "a URL may say more",
         )
     )
     followed = value("followed_changes_per_second")

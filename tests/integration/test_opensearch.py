@@ -183,6 +183,7 @@ def test_an_index_of_another_program_or_version_is_left_alone(
         ("http://host/Name", "small letters"),
         ("http://host:port/name", "no HOST or HOST:PORT"),
         ("http://host/name?shard=2", "shard=2 is no option"),
+        ("http://host/name?exporters=0", "exporters=0 is no option"),
         ("https://me:secret@host/name?ca=/nowhere.pem", "/nowhere.pem"),
     ],
 )
@@ -192,6 +193,12 @@ def test_a_url_that_names_no_index_is_refused_without_quoting_the_password(
     with pytest.raises(NotAnIndexError, match=re.escape(says)) as caught:
         OpenSearchIndex(wrong)
     assert "secret" not in str(caught.value)
+
+
+def test_the_url_says_how_many_workers_export_at_a_time(url: str) -> None:
+    for options, exporters in (("", 8), ("&exporters=32", 32)):
+        with OpenSearchIndex(url + options) as index:
+            assert export_to(index).dedicated == exporters
 
 
 class Proxy(ThreadingHTTPServer):

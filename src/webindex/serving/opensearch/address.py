@@ -23,13 +23,16 @@ _PORT: Final = 9200
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,200}")
 _CONNECTIONS: Final = 16
 """Requests that the threads of a process may make at a time."""
+_EXPORTERS: Final = 8
+_LEAST: Final = {"shards": 1, "replicas": 0, "exporters": 1}
+"""The options that are numbers, each with the smallest one."""
 _RETRIES: Final = 2
 """Other nodes that a request is sent to if one does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """`https://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]…]/NAME[?shards=N&replicas=N&ca=FILE]`.
+    """`https://[USER:PASSWORD@]HOST[:PORT][,HOST[:PORT]…]/NAME[?OPTION=VALUE&…]`.
 
     Attributes:
         hosts: nodes of one cluster, or a load balancer; port 9200 by default.
@@ -37,6 +40,7 @@ class Address:
         tls: whether the scheme is https; the certificate is then verified.
         user, password: from the URL, or from the environment (`USER`, `PASSWORD`).
         shards, replicas: of an index that is created; the cluster's templates decide by default.
+        exporters: how many workers export to the index at a time.
         ca: a file of certificates to trust instead of the system's.
     """
 
@@ -47,6 +51,7 @@ class Address:
     password: str | None = field(default=None, repr=False)
     shards: int | None = None
     replicas: int | None = None
+    exporters: int = _EXPORTERS
     ca: str | None = None
 
     @classmethod
@@ -68,14 +73,15 @@ class Address:
                 raise NotAnIndexError(f"{one!r} in {shown} is no HOST or HOST:PORT.")
             hosts.append((host, int(port) if colon else _PORT))
         options = dict(parse_qsl(parts.query, keep_blank_values=True))
-        numbers: dict[str, int | None] = {"shards": None, "replicas": None}
+        numbers: dict[str, int] = {}
         for option, value in options.items():
-            if option in numbers and value.isdecimal():
+            if option in _LEAST and value.isdecimal() and int(value) >= _LEAST[option]:
                 numbers[option] = int(value)
             elif option != "ca" or not value:
                 raise NotAnIndexError(
                     f"{option}={value} is no option of {shown}: there are shards=NUMBER, "
-                    "replicas=NUMBER and ca=FILE."
+                    "replicas=NUMBER, exporters=NUMBER and ca=FILE; of shards and exporters there "
+                    "is at least one."
                 )
         user, _, password = login.partition(":")
         return cls(
@@ -84,8 +90,9 @@ class Address:
             parts.scheme == "https",
             unquote(user) if at else os.environ.get(USER),
             unquote(password) if at else os.environ.get(PASSWORD),
-            numbers["shards"],
-            numbers["replicas"],
+            numbers.get("shards"),
+            numbers.get("replicas"),
+            numbers.get("exporters", _EXPORTERS),
             options.get("ca"),
         )
 

@@ -97,10 +97,9 @@ class OpenSearchIndex(ServingIndex):
         IndexUnavailableError: the servers cannot be reached, or refuse the credentials.
     """
 
-    exporters = 8
-
     def __init__(self, url: str, *, create: bool = True, timeout: float = _TIMEOUT) -> None:
         self._address = Address.parse(url)
+        self.exporters = self._address.exporters
         self._name = self._address.name
         self._writes = f"{self._name}-write"
         self._timeout = timeout
