@@ -139,6 +139,21 @@ def test_a_copy_from_a_folder_by_files_goes_on_where_it_was_stopped_and_is_the_s
     assert {one.name for one in tmp_path.iterdir()} == {"files", "alone"}
 
 
+@pytest.mark.parametrize("theirs", ["notes.txt", "7/notes.txt", ""])
+def test_a_folder_of_the_user_is_neither_used_for_the_files_nor_deleted(
+    repo: Repository, tmp_path: Path, theirs: str
+) -> None:
+    file = tmp_path / "files.parts" / theirs
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("mine")
+    with pytest.raises(UsageError, match=r"files\.parts.*which no copy has written: rename it"):
+        copy_repository(repo, str(tmp_path / "files"), runner=Elsewhere())
+    assert file.read_text() == "mine"
+    file.rename(tmp_path / "elsewhere")
+    assert copy_repository(repo, str(tmp_path / "files"), runner=Elsewhere()).rows == ROWS
+    assert {one.name for one in tmp_path.iterdir()} == {"files", "elsewhere"}
+
+
 def cut_short(file: Path) -> None:
     file.write_bytes(file.read_bytes()[:-40])
 

@@ -83,7 +83,7 @@ from percola.errors import (
 from percola.gc.retention_holds import hold, release
 from percola.gc.time_log import copy_log
 from percola.maintenance.origin import Origin, name_of
-from percola.maintenance.parts import PartFile, new_part, read_part
+from percola.maintenance.parts import PartFile, check_parts, new_part, read_part
 from percola.oracle.base import Oracle
 from percola.oracle.embedded import EmbeddedOracle
 from percola.paused import copy_paused
@@ -272,12 +272,14 @@ def copy_store(
     is made: with `of_task` this process writes files there, which the runner puts into the store;
     without, the runner writes them, and this process puts them there.
 
-    Raises NotARepositoryError if the target has tables; UsageError if it has an unfinished copy of
-    another repository, one that is too old to be resumed, or one whose `history` differs, or if
-    another process copies to it as well; SnapshotTooOldError if `at` is; LockTimeoutError if a live
-    transaction that began before does not end; RowTooLongError or ValueTooLargeError for what the
-    target cannot hold.
+    Raises NotARepositoryError if the target has tables; UsageError if `parts` has other files, or
+    if the target has an unfinished copy of another repository, one that is too old to be resumed,
+    or one whose `history` differs, or if another process copies to it as well; SnapshotTooOldError
+    if `at` is; LockTimeoutError if a live transaction that began before does not end;
+    RowTooLongError or ValueTooLargeError for what the target cannot hold.
     """
+    if parts is not None:
+        check_parts(parts)
     note = _begin(source, store, at, history=history, place=place)
     context = source.context
     hold = _Hold(source, note, place)

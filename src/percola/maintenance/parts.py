@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -25,12 +26,34 @@ from pathlib import Path
 from typing import IO, Final
 
 from percola.cells import Kind
-from percola.errors import StoreError, StoreFullError
+from percola.errors import StoreError, StoreFullError, UsageError
 from percola.maintenance.pieces import PieceWriter, read_pieces
 from percola.platform.files import is_full
 from percola.store.base import Limits, Put, RowMutation
 
 _MAGIC: Final = b"percola part 1\n"
+_PART: Final = re.compile(r"part-\d")
+
+
+def check_parts(parts: Path) -> None:
+    """Check that a folder is missing, or has nothing but the files of earlier runs.
+
+    For it is deleted with all that it has. Raises UsageError, or StoreError if it cannot be read.
+    """
+    with _refusing(f"The folder {parts}, through which rows are copied, cannot be read"):
+        try:
+            runs = [*parts.iterdir()]
+        except FileNotFoundError:
+            return
+        except NotADirectoryError:
+            runs = [parts]
+        for run in runs:
+            is_run = run.name.isdecimal() and run.is_dir() and not run.is_symlink()
+            if not is_run or any(not _PART.match(one.name) for one in run.iterdir()):
+                raise UsageError(
+                    f"Rows are copied through the folder {parts}, which is deleted in the end, but "
+                    f"there is {run}, which no copy has written: rename it, and begin again."
+                )
 
 
 @dataclass(frozen=True, slots=True)
