@@ -179,6 +179,12 @@ def test_words_joined_by_punctuation_are_found_whole_and_in_part(index: TantivyI
         ("ภาษาไทยไม่มีช่องว่าง", "ไทย"),
         ("हिन्दी में लिखा", "हिन्दी"),
         ("\uff21\uff22\uff23 full width", "abc"),
+        ("İSTANBUL'da bir gün", "istanbul"),
+        ("istanbul", "İstanbul"),
+        ("Η ΟΔΟΣ", "οδος"),
+        ("كـــتاب جديد", "كتاب"),
+        ("كِتَاب", "كتاب"),
+        ("שָׁלוֹם עולם", "שלום"),
         ("Das Donaudampfschiff", "donau\u00addampf\u200bschiff"),
     ],
 )

@@ -42,6 +42,12 @@ _NAME = r"[\p{L}\p{M}]*[\p{N}_$][\p{L}\p{M}\p{N}_$]*"
 _OTHERS = re.compile(
     r"[\u02ea\u02eb\u0300-\u036f\u0483-\u0489\u0530-\u1dff\u20d0-\u20ff\u2c00-\U0010ffff]"
 )
+# Marks that most writers of Arabic and Hebrew leave out, and that stretch a line; and letters
+# that Tantivy's lower case leaves apart: "İstanbul" from "istanbul", "ΟΔΟΣ" from "οδος".
+_FOLDED = re.compile(
+    r"[\u0640\u064b-\u065f\u0670\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0130\u03c2]"
+)
+_LETTERS: Final = {"\u0130": "I", "\u03c2": "\u03c3"}
 _PLAIN_WORD = re.compile(r"[^\W_]+")
 _PLAIN_NAMED = re.compile(r"[\w$]+")
 
@@ -86,6 +92,13 @@ def _splitting(pattern: str) -> tantivy.TextAnalyzer:
     return tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(pattern)).build()
 
 
+def _folded(text: str) -> str:
+    """A text without marks and letters that say nothing about which word it is."""
+    if text.isascii():
+        return text
+    return _FOLDED.sub(lambda found: _LETTERS.get(found[0], ""), text)
+
+
 def _found(text: str, plain: re.Pattern[str], other: tantivy.TextAnalyzer) -> list[str]:
     """What a pattern finds in a text: by Python if that means the same, else by Tantivy."""
     return plain.findall(text) if _OTHERS.search(text) is None else other.analyze(text)
@@ -117,8 +130,8 @@ class Analyzers:
         )
 
     def split(self, text: str) -> list[str]:
-        """The words of a text, as they are."""
-        return _found(text, _PLAIN_WORD, self._word)
+        """The words of a text, as they are but for marks that most writers leave out."""
+        return _found(_folded(text), _PLAIN_WORD, self._word)
 
     def words(self, text: str) -> list[str]:
         """The words of a text, in lower case and without accents."""
@@ -142,7 +155,7 @@ class Analyzers:
 
         It keeps its identifiers: `pg_dump` is not "pg dump".
         """
-        words = _found(text, _PLAIN_NAMED, self._named)
+        words = _found(_folded(text), _PLAIN_NAMED, self._named)
         return " ".join(self._folding.analyze(" ".join(words)))
 
 
