@@ -76,10 +76,10 @@ def test_a_folder_is_copied_to_hbase_by_spark_although_its_driver_is_killed(
         assert checked["counts"]["rows"] == ROWS
 
         assert on(target, "set", "3/000003", "docs.size", "7").code == 0
-        arguments = ("gc", "--retention", "0", "--master", "local[2]")
-        collected = on(target, "--json", *arguments).json
+        arguments = ("--json", "gc", "--retention", "0")
+        collected = on(target, *arguments, "--master", "local[2]").json
         assert (collected["complete"], collected["versions"]) == (True, 1)
-        assert on(target, "--json", *arguments).json["cells"] == 0
+        assert on(target, *arguments).json["cells"] == 0
 
         file = tmp_path / "moved.percola"
         made = on(target, "--json", "backup", file, "--master", "local[2]")
