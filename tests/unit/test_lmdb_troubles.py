@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 from children import Child, hear, say
+from forked import in_child
 
 import percola
 from percola import (
@@ -276,6 +277,35 @@ def test_a_repository_that_was_removed_while_open_is_not_opened_again(
                 processes(repo)
     with percola.open(folder, [docs]) as again:
         assert again.snapshot().get(body, "a") == (b"1" if replaced else None)
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_after_a_fork_a_process_does_not_go_on_in_a_repository_that_took_the_place_of_its_own(
+    tmp_path: Path, replaced: bool
+) -> None:
+    """It knows tables by the numbers that they had in its own."""
+    folder, restored = tmp_path / "repo", tmp_path / "restored"
+    others = Table("others")
+    other = others.column("other")
+    percola.open(restored, [others]).close()
+    with percola.open(folder, [docs]) as repo:
+        repo.run(lambda t: t.set(body, "a", b"1"))
+        folder.rename(tmp_path / "moved")
+        if replaced:
+            restored.rename(folder)
+
+        def write() -> None:
+            with pytest.raises(RepositoryError, match="removed or replaced while this process"):
+                repo.run(lambda t: t.set(body, "b", b"2"))
+
+        assert in_child(write) == "None"
+        write()
+        with pytest.raises(RepositoryError, match="open it again"):
+            repo.snapshot().get(body, "a")
+        assert folder.exists() == replaced
+    with percola.open(folder, [docs, others]) as again:
+        assert list(again.snapshot().scan(others, columns=[other])) == []
+        assert list(again.snapshot().scan(docs)) == []
 
 
 @pytest.mark.parametrize("replaced", [False, True])

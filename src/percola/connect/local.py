@@ -33,6 +33,7 @@ from percola.platform.files import (
     restrict,
 )
 from percola.store.base import OneStepStore
+from percola.store.lmdb.environment import file_of
 from percola.store.lmdb.store import LmdbStore
 
 FORMAT: Final = 1
@@ -89,7 +90,7 @@ class LocalConnection(Connection):
 
         def check(known: LocalConnection) -> None:
             # First of all: else a new repository would be made here, and the removed one written.
-            if known.file != _file_of(known.folder):
+            if known.file != file_of(known.folder / "store"):
                 raise RepositoryError(
                     f"The repository {folder} was removed or replaced while this process had it "
                     "open: close its Repository objects, and open it again."
@@ -128,16 +129,7 @@ def _open(folder: Path, durability: str | None, *, create: bool) -> LocalConnect
             f"The repository {folder} cannot be used: {error.strerror}."
         ) from error
     store = LmdbStore(real / "store", durability=durability)
-    return LocalConnection(real, durability, store, coordination, _file_of(real))
-
-
-def _file_of(folder: Path) -> tuple[int, int] | None:
-    """The device and the inode of a repository's data file; None if there is none."""
-    try:
-        file = os.stat(folder / "store" / "data.mdb")
-    except OSError:
-        return None
-    return file.st_dev, file.st_ino
+    return LocalConnection(real, durability, store, coordination, file_of(real / "store"))
 
 
 def _describe(folder: Path, durability: str | None, *, create: bool) -> dict[str, Any]:

@@ -22,7 +22,8 @@ mutex is free. The kernel's file lock has no such gap.
 
 fork. No environment may be inherited: LMDB could neither use nor close it in the child, nor
 open another on the same file. So it is closed just before a fork, once its running transactions
-have ended, and parent and child each open one when they next need it, which takes milliseconds.
+have ended, and parent and child each open one when they next need it, which takes milliseconds. If
+the file at that path is another one by then, they refuse it.
 """
 
 from __future__ import annotations
@@ -121,6 +122,8 @@ class Environment:
         self._sync = durability == "full"
         self._map_bytes = map_bytes
         self._closed = False
+        # The data file that was opened first, and is opened again after a fork.
+        self._file: tuple[int, int] | None = None
         self._background: BackgroundSync | None = None
         self.native = driver.native
         self.reads: _native.Reads | None = None if self.native is None else self.native.Reads()
@@ -177,6 +180,12 @@ class Environment:
 
     def _map(self) -> tuple[OpenEnvironment, TurnLock]:
         size = self._map_bytes
+        if self._file is not None and self._file != file_of(self.folder):
+            # The numbers of tables and the safe point that this process knows are another file's.
+            raise RepositoryError(
+                f"The store in {self.folder} was removed or replaced while this process had it "
+                "open: close its Repository objects, and open it again."
+            )
         self._make_files()
         while True:
             try:
@@ -220,6 +229,7 @@ class Environment:
                     raise
                 size *= 2  # Another process has grown it just now.
             else:
+                self._file = file_of(self.folder)
                 return env, turn
 
     def _make_files(self) -> None:
@@ -620,6 +630,15 @@ class Environment:
                     self._drop()
         finally:
             self._resume()
+
+
+def file_of(folder: Path) -> tuple[int, int] | None:
+    """The device and the inode of a store's data file; None if there is none."""
+    try:
+        file = os.stat(folder / "data.mdb")
+    except OSError:
+        return None
+    return file.st_dev, file.st_ino
 
 
 def _signal(request: list[Any]) -> None:
