@@ -18,7 +18,7 @@ from children import Child, hear, say
 from forked import in_child
 
 import percola
-from percola import Table
+from percola import StoreError, Table
 from percola.cells import MAX_TS, Cell, Kind, Op
 from percola.coordination.local.coordination import LocalCoordination
 from percola.store.base import Condition, OneStepStore, Put, RowMutation
@@ -277,6 +277,30 @@ def test_a_reader_that_was_killed_is_forgotten_in_time_by_those_that_write(
         assert str(child.pid) not in environment._env.readers()
     wait_until(lambda: environment._env and str(child.pid) not in environment._env.readers())
     environment.close()
+
+
+def readers_of(pipe: Connection, folder: Path) -> str:
+    # Opening it frees the slots of readers that seem to be dead.
+    environment = Environment(folder, [b"one"])
+    assert environment._env is not None
+    return environment._env.readers()
+
+
+def test_a_process_that_opens_its_store_by_another_path_as_well_is_refused_and_stays_alive(
+    tmp_path: Path,
+) -> None:
+    """Closing `lock.mdb` drops the lock by which others know that its readers are alive."""
+    folder, renamed = tmp_path / "store", tmp_path / "renamed"
+    environment = Environment(folder, [b"one"])
+    with environment.reading() as txn:
+        folder.rename(renamed)
+        with pytest.raises(StoreError, match=f"has opened as {folder}: the folder was renamed"):
+            Environment(renamed, [b"one"])
+        with Child(readers_of, renamed) as child:
+            assert str(os.getpid()) in child.hear().split()
+        assert txn.get(b"any", db=environment.databases[0]) is None
+    environment.close()
+    Environment(renamed, [b"one"]).close()
 
 
 # --- fork -------------------------------------------------------------------------------

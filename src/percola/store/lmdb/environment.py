@@ -37,6 +37,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from weakref import WeakValueDictionary
 
 import lmdb
 
@@ -82,6 +83,9 @@ _TIMEOUT_SECONDS: Final = 5.0
 py-lmdb's own checks. They are short; a Ctrl-C at a bad moment can make their count wrong."""
 
 log = logging.getLogger("percola.store")
+
+_environments: Final[WeakValueDictionary[tuple[int, int], Environment]] = WeakValueDictionary()
+"""The environments that were opened last, by their file."""
 
 
 class Environment:
@@ -186,6 +190,7 @@ class Environment:
                 f"The store in {self.folder} was removed or replaced while this process had it "
                 "open: close its Repository objects, and open it again."
             )
+        self._check_alone()
         self._make_files()
         while True:
             try:
@@ -230,7 +235,24 @@ class Environment:
                 size *= 2  # Another process has grown it just now.
             else:
                 self._file = file_of(self.folder)
+                if self._file is not None:
+                    _environments[self._file] = self
                 return env, turn
+
+    def _check_alone(self) -> None:
+        """Raise StoreError if this process has the file open by another path.
+
+        LMDB would refuse it as well, but only once `_make_files` has closed `lock.mdb`, and with it
+        the record lock by which other processes know that the readers of this one are alive.
+        """
+        found = file_of(self.folder)
+        other = _environments.get(found) if found is not None else None
+        if other is not None and other is not self and other._env is not None:
+            raise StoreError(
+                f"The store in {self.folder} is the one that this process has opened as "
+                f"{other.folder}: the folder was renamed, or is mounted twice. Close the "
+                "Repository objects of that path first."
+            )
 
     def _make_files(self) -> None:
         """Create LMDB's files with the permissions of the folder, and reserve `lock.mdb`'s blocks.
