@@ -137,6 +137,18 @@ def test_free_pages_are_left_out(folder: Path) -> None:
     assert len(raw) < 400_000 < 3_000_000 < told.most_bytes <= used + 100_000
 
 
+def test_a_backup_imports_no_module_of_the_current_folder(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    current = tmp_path / "current"
+    current.mkdir()
+    (current / "lmdb.py").write_text("raise SystemExit('It was imported.')")
+    monkeypatch.chdir(current)
+    with percola.open(folder, TABLES) as repo:
+        backup(repo, tmp_path / "backup")
+    restore(tmp_path / "backup", tmp_path / "restored")
+
+
 def test_progress_goes_up_to_the_end(folder: Path, tmp_path: Path) -> None:
     enlarge(folder, 3_000_000)
     steps: list[tuple[int, int]] = []

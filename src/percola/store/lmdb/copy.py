@@ -56,7 +56,8 @@ class SnapshotCopy:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "percola.store.lmdb.copy", str(folder)],
+                # -P: modules of the current folder are not imported in place of those it needs.
+                [sys.executable, "-P", "-m", "percola.store.lmdb.copy", str(folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=self._errors,
