@@ -371,6 +371,7 @@ def test_a_value_is_read_from_text_exactly(name: str, written: str, value: Any) 
         ("array<int16>", '["1"]', "is not JSON of the type array<int16>"),
         ("array<bytes>", '["?"]', "is not JSON of the type array<bytes>"),
         ("array<float>", '["many"]', "is not JSON of the type array<float>"),
+        ("array<float>", f"[1{'0' * 400}]", "00…' is not JSON of the type array<float>"),
         ("map<date,str>", "[1]", "is not JSON of the type map<date,str>"),
         ("struct<a:str>", '{"b": 1}', "is not JSON of the type struct<a:str>"),
     ],

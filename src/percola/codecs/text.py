@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import date, datetime
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Any, Final
 
 from percola.codecs.base import Codec, UnfitValueError
@@ -39,7 +39,7 @@ def parse_text(codec: Codec[Any], text: str) -> Any:
         codec.encode(value)
     except UnfitValueError as error:
         raise UnfitValueError(f"{_shown(text)} is not {what(codec)}: {error}") from None
-    except (ValueError, KeyError, TypeError, InvalidOperation, RecursionError):
+    except (ArithmeticError, ValueError, KeyError, TypeError, RecursionError):
         raise UnfitValueError(f"{_shown(text)} is not {what(codec)}") from None
     return value
 
