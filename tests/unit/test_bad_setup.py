@@ -155,6 +155,30 @@ def test_a_place_where_nothing_can_be_created_is_told() -> None:
         percola.open("/proc/percola", schema=TABLES)
 
 
+def test_a_path_that_leads_nowhere_is_one_sentence(tmp_path: Path) -> None:
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    for path, why in ((loop, "symbolic links"), (tmp_path / ("a" * 300), "File name too long")):
+        for create in (True, False):
+            with pytest.raises(RepositoryError) as caught:
+                percola.open(path, schema=TABLES, create=create)
+            check_message(caught.value, f"{path} cannot be used: ")
+            assert why in str(caught.value)
+
+
+def test_a_current_folder_that_was_deleted_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(RepositoryError) as caught:
+        percola.open("./repo", schema=TABLES)
+    check_message(caught.value, "the current folder cannot be used: No such file or directory")
+    percola.open(tmp_path / "repo", schema=TABLES).close()
+
+
 @pytest.mark.parametrize("address", ["ftp://host", "cassandra://p/i", "lmdb:", "postgres://x"])
 def test_an_address_of_no_known_store_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str

@@ -9,6 +9,7 @@ what `percola.coordination.local.coordination` needs; may be lost while nobody i
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -38,6 +39,7 @@ from percola.store.lmdb.store import LmdbStore
 
 FORMAT: Final = 1
 _DESCRIPTION: Final = "percola.json"
+_UNREACHABLE: Final = frozenset({errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG})
 _OWN_FILES: Final = frozenset({"store", "live", "wake", "rows.lock", "leases", _DESCRIPTION})
 
 
@@ -102,7 +104,8 @@ class LocalConnection(Connection):
                     f"{known.durability!r}; it cannot be opened with {wanted!r} as well."
                 )
 
-        return acquire(folder.resolve(), lambda: _open(folder, durability, create=create), check)
+        real = _resolved(folder)
+        return acquire(real, lambda: _open(folder, real, durability, create=create), check)
 
     @property
     def key(self) -> Path:
@@ -113,9 +116,19 @@ class LocalConnection(Connection):
         self.store.close()
 
 
-def _open(folder: Path, durability: str | None, *, create: bool) -> LocalConnection:
+def _resolved(folder: Path) -> Path:
+    """The folder without symbolic links, as far as it exists."""
+    try:
+        return Path(os.path.realpath(folder))
+    except OSError as error:  # Of a relative path.
+        raise RepositoryError(
+            f"The repository {folder} cannot be found, since the current folder cannot be used: "
+            f"{error.strerror}. Change to another folder."
+        ) from error
+
+
+def _open(folder: Path, real: Path, durability: str | None, *, create: bool) -> LocalConnection:
     description = _describe(folder, durability, create=create)
-    real = folder.resolve()
     durability = durability or description["durability"]
     try:
         if not (real / "store").is_dir():
@@ -143,11 +156,11 @@ def _describe(folder: Path, durability: str | None, *, create: bool) -> dict[str
         return _found(folder, durability, create=create)
     except NotADirectoryError:
         raise NotARepositoryError(f"{folder} is a file; a repository is a folder.") from None
-    except PermissionError as error:
-        raise RepositoryError(
-            f"The repository {folder} cannot be used: {error.strerror}."
-        ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, OSError) and error.errno in _UNREACHABLE:
+            raise RepositoryError(
+                f"The repository {folder} cannot be used: {error.strerror}."
+            ) from error
         raise NotARepositoryError(
             f"{path} is there, but it is not readable as a repository's description ({error}). "
             "Restore it from a backup."
