@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import multiprocessing
 import os
 import signal
@@ -301,6 +302,25 @@ def test_a_process_that_opens_its_store_by_another_path_as_well_is_refused_and_s
         assert txn.get(b"any", db=environment.databases[0]) is None
     environment.close()
     Environment(renamed, [b"one"]).close()
+
+
+def lock_as_if_it_had_the_id(pipe: Connection, folder: Path, pid: int) -> None:
+    with (folder / "lock.mdb").open("r+b") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX, 1, pid)
+        say(pipe, "locked")
+        hear(pipe)
+
+
+def test_a_process_of_another_container_with_the_same_id_is_told_apart(tmp_path: Path) -> None:
+    """Each container has a process 1, unless they share a PID namespace."""
+    LmdbStore(tmp_path).close()
+    with Child(lock_as_if_it_had_the_id, tmp_path, os.getpid()) as child:
+        child.hear()
+        with pytest.raises(StoreError, match=f"this one's id, {os.getpid()}: .* PID namespace"):
+            LmdbStore(tmp_path)
+        child.tell()
+        child.hear()
+    LmdbStore(tmp_path).close()
 
 
 # --- fork -------------------------------------------------------------------------------

@@ -122,7 +122,14 @@ def translate(error: Exception, folder: Path) -> StoreError:
             f"There is no room left on the disk for the store in {folder}; nothing of this was "
             "written. Make room and try again: everything committed before is safe."
         )
-    if isinstance(error, lmdb.ReadonlyError | lmdb.LockError) or "Permission denied" in text:
+    if isinstance(error, lmdb.LockError):
+        # LMDB tells processes apart by their ids, each of which locks a byte of `lock.mdb`.
+        return StoreError(
+            f"The store in {folder} is open in another process with this one's id, {os.getpid()}: "
+            "in another container, probably. Give containers that share a repository one PID "
+            "namespace (docker run --pid=host; in Kubernetes one pod, shareProcessNamespace)."
+        )
+    if isinstance(error, lmdb.ReadonlyError) or "Permission denied" in text:
         return StoreError(f"The store in {folder} cannot be opened for writing: {text}.")
     if isinstance(error, lmdb.CorruptedError | lmdb.InvalidError | lmdb.VersionMismatchError):
         return StoreError(
