@@ -17,7 +17,7 @@ import percola
 from percola import ConflictingOptionsError, RepositoryClosedError, StoreError, Table
 from percola.cells import Cell, Kind, Op
 from percola.store.base import Put, RowMutation
-from percola.store.lmdb.driver import Txn
+from percola.store.lmdb.driver import OpenEnvironment, Txn
 from percola.store.lmdb.environment import Environment
 from percola.store.lmdb.store import LmdbStore
 
@@ -91,6 +91,19 @@ class Together:
         error = self._first.exception(DEADLINE)
         assert (type(error) if error else None) is leader
         return outcomes
+
+
+class Broken:
+    """An environment whose last commit could not be written to disk: LMDB says MDB_PANIC."""
+
+    def __init__(self, inner: OpenEnvironment) -> None:
+        self._inner = inner
+
+    def begin(self, *, write: bool = False) -> Any:
+        raise lmdb.PanicError("mdb_txn_begin: MDB_PANIC")
+
+    def close(self) -> None:
+        self._inner.close()
 
 
 # --- Group commit -----------------------------------------------------------------------
@@ -298,6 +311,23 @@ def test_one_batch_larger_than_the_map_is_written(tmp_path: Path) -> None:
 
 
 # --- The end ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("act", ["read", "write"])
+def test_after_a_commit_that_the_disk_refused_the_file_is_opened_again(
+    environment: Environment, act: str
+) -> None:
+    """Every transaction begins with a read: without one, the process could not go on."""
+    environment.write(put(environment, b"a", b"1"))
+    assert environment._env is not None
+    environment._env = Broken(environment._env)  # type: ignore[assignment]
+    if act == "read":
+        assert stored(environment, b"a") == b"1"
+    else:
+        assert environment.write(put(environment, b"b")) == b"b"
+    environment.write(put(environment, b"a", b"2"))
+    assert stored(environment, b"a") == b"2"
+    assert stored(environment, b"b") == (b"" if act == "write" else None)
 
 
 def test_closing_while_others_read_and_write_ends_each_of_them_with_a_clear_error(

@@ -273,6 +273,7 @@ class Environment:
 
     def begin_read(self) -> Txn:
         """Begin a read transaction; `end_read` must follow soon, in every case."""
+        env: OpenEnvironment | None = None
         try:
             self._running.append(None)
             env = self._env
@@ -286,6 +287,8 @@ class Environment:
             self._running.pop()
             if isinstance(error, lmdb.MapResizedError):
                 self._grow(0)
+            elif isinstance(error, lmdb.PanicError):
+                self._close_broken(env)
             elif isinstance(error, lmdb.Error) and not freed:
                 raise translate(error, self.folder) from error
             elif not freed:
@@ -512,12 +515,9 @@ class Environment:
             except StoreError as why:
                 error = why
         elif isinstance(error, lmdb.PanicError):
-            # LMDB refuses all calls until the file is opened again.
-            self._pause()
-            try:
-                self._drop()
-            finally:
-                self._resume()
+            self._close_broken(self._env)
+            if not group:
+                return  # None of the requests has been tried.
         elif in_operation:
             failed = group[-1:]
         if not group and failed is group:
@@ -613,6 +613,18 @@ class Environment:
                 f"The store in {self.folder} has grown, but the system gives it no more address "
                 "space. Raise the limit (ulimit -v) or use a larger machine."
             ) from error
+        finally:
+            self._resume()
+
+    def _close_broken(self, env: OpenEnvironment | None) -> None:
+        """Close an environment that failed to write its last page: LMDB refuses all calls then.
+
+        The next thread that needs it opens the file again, unless another one has done so already.
+        """
+        self._pause()
+        try:
+            if self._env is env:
+                self._drop()
         finally:
             self._resume()
 
