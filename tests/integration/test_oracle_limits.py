@@ -9,15 +9,18 @@ import contextlib
 import resource
 import signal
 import socket
+import struct
+import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 from children import Child, say
 from lock_service import LOCK_SECONDS
-from oracle_in_process import leading
+from oracle_in_process import certificates, leading
 
 import percola.coordination.lock_service.server as lock_server
 import percola.oracle.server as oracle_server
@@ -31,6 +34,8 @@ from percola.rpc import frames
 from percola.rpc.client import Access, Connection, LostError, RefusedError
 from percola.rpc.frames import Code
 from percola.store.memory import MemoryStore
+
+__all__ = ["certificates"]
 
 WaitUntil = Callable[..., Any]
 
@@ -266,6 +271,31 @@ def test_a_peer_that_says_nothing_is_ended_and_more_than_the_limit_end_the_oldes
     assert not silents[0].recv(1) and not silents[1].recv(1)
     assert draw_on(connection(stack, server.address)) == 1
     assert time.monotonic() - began < SECONDS / 2
+
+
+def test_a_peer_that_resets_a_connection_as_tls_begins_shuts_nobody_out(
+    monkeypatch: pytest.MonkeyPatch, stack: contextlib.ExitStack, certificates: Path
+) -> None:
+    looked, reset = threading.Event(), threading.Event()
+    look = greeter.Greeter._look
+
+    def look_late(self: Any, stranger: Any) -> None:
+        looked.set()
+        assert reset.wait(SECONDS)
+        look(self, stranger)
+
+    monkeypatch.setattr(greeter.Greeter, "_look", look_late)
+    chain, key = ((certificates / name).read_bytes() for name in ("server.pem", "server.key"))
+    server = stack.enter_context(OracleServer(MemoryStore(), HERE, tls=Tls(chain, key)))
+    host, _, port = server.address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=SECONDS) as peer:
+        peer.sendall(b"\x16\x03\x01")
+        assert looked.wait(SECONDS)
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    reset.set()
+    access = Access(roots=chain)
+    stack.callback(Connection(f"localhost:{port}", access, access.context(), SECONDS).end)
+    assert server._server.refused == 1
 
 
 def test_a_peer_that_reads_no_answer_is_not_read_from_and_others_do_not_wait(

@@ -46,10 +46,11 @@ _LOOK_SECONDS: Final = 0.5
 class _Stranger:
     """A connection that has not been accepted, or is being ended."""
 
-    __slots__ = ("farewell", "is_tls", "later", "name", "raw", "socket", "until")
+    __slots__ = ("farewell", "is_tls", "later", "name", "number", "raw", "socket", "until")
 
     def __init__(self, connected: socket.socket, name: str, until: float) -> None:
         self.socket = connected
+        self.number = connected.fileno()
         self.name = name
         self.until = until
         self.raw = b""
@@ -184,14 +185,13 @@ class Greeter:
     def _add(self, stranger: _Stranger) -> None:
         if len(self._strangers) >= STRANGERS:
             self._drop(next(iter(self._strangers.values())))
-        number = stranger.socket.fileno()
-        self._strangers[number] = stranger
-        self._poll.register(number, select.EPOLLIN)
+        self._strangers[stranger.number] = stranger
+        self._poll.register(stranger.number, select.EPOLLIN)
 
     def _forget(self, stranger: _Stranger) -> None:
-        number = stranger.socket.fileno()
-        del self._strangers[number]
-        self._poll.unregister(number)
+        del self._strangers[stranger.number]
+        with suppress(OSError):  # It is closed, and so unregistered: see `_wrap`.
+            self._poll.unregister(stranger.number)
 
     def _drop(self, stranger: _Stranger) -> None:
         self._forget(stranger)
@@ -233,11 +233,11 @@ class Greeter:
 
     def _wrap(self, stranger: _Stranger, context: ssl.SSLContext) -> None:
         # The socket object is another one; its descriptor stays and so does its registration.
-        number = stranger.socket.fileno()
+        # Of a peer that has hung up already, this closes the descriptor and raises OSError.
         stranger.socket = context.wrap_socket(
             stranger.socket, server_side=True, do_handshake_on_connect=False
         )
-        assert stranger.socket.fileno() == number
+        assert stranger.socket.fileno() == stranger.number
 
     def _watch(self, stranger: _Stranger, event: int) -> None:
         self._poll.modify(stranger.socket.fileno(), event)
