@@ -13,11 +13,14 @@ from percola import (
     CommitUnknownError,
     ConflictError,
     OutcomeUnknownError,
+    PercolaError,
     Repository,
     StoreError,
     StoreFullError,
     Table,
     TransientError,
+    UnknownTableError,
+    ValueTooLargeError,
 )
 from percola.cells import Kind
 from percola.store.base import RowMutation
@@ -239,6 +242,26 @@ def test_p7_an_outcome_that_cannot_be_read_back_is_unknown_and_can_be_settled_la
     assert repo.resolve(later) is applied, "the answer never changes"
 
 
+def test_p7_a_table_that_is_gone_after_a_lost_reply_leaves_the_outcome_unknown(
+    ground: Ground,
+) -> None:
+    store, repo = behind_a_seam(ground)
+    sent: list[bool] = []
+
+    def lose(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
+        if phase(mutation) != "commit":
+            return apply()
+        if sent:
+            raise UnknownTableError("The store has no table 'bank'.")
+        sent.append(apply())
+        raise OutcomeUnknownError("The reply was lost.")
+
+    store.hook = lose
+    with pytest.raises(CommitUnknownError):
+        transfer(repo, 5)
+    assert sent == [True]
+
+
 def test_p7_a_commit_declared_dead_by_resolve_cannot_arrive_later(ground: Ground) -> None:
     late: list[Callable[[], bool]] = []
 
@@ -271,10 +294,11 @@ def test_p7_run_does_not_repeat_a_transaction_whose_outcome_is_unknown(ground: G
     assert len(runs) == 1
 
 
+@pytest.mark.parametrize("failure", [StoreError, UnknownTableError])
 def test_p7_a_store_that_fails_after_the_commit_point_does_not_unsay_the_commit(
-    ground: Ground,
+    ground: Ground, failure: type[PercolaError]
 ) -> None:
-    """Somebody else rolls half a row forward, and the store goes before the rest: committed."""
+    """Somebody else rolls half a row forward, and the store or a table goes before the rest."""
     store = SeamStore(ground.store)
     repo, other = ground.repo(TABLES, store=store), ground.repo(TABLES)
     commits_of_b: list[bool] = []
@@ -283,32 +307,38 @@ def test_p7_a_store_that_fails_after_the_commit_point_does_not_unsay_the_commit(
         if phase(mutation) != "commit" or mutation.row != b"b":
             return apply()
         if commits_of_b:
-            raise StoreError("The store is gone.")
+            raise failure("It is gone.")
         assert other.snapshot().get(bal, "b") == 5
         commits_of_b.append(apply())
         return commits_of_b[0]
 
     store.hook = fail
-    commit_ts = transfer(repo, 5)
+    t = repo.transaction(two_phase=True)
+    for row in ROWS:
+        t.set(bal, row, 5)
+        t.set(log, row, "to 5")
+    commit_ts = t.commit()
     assert commits_of_b == [False]
+    assert isinstance(t.unfinished, StoreError) and "It is gone." in str(t.unfinished)
     store.hook = None
     check_whole(ground, commit_ts, 5)
 
 
+@pytest.mark.parametrize("refusal", [StoreFullError, ValueTooLargeError])
 def test_p7_a_store_that_refuses_the_commit_point_leaves_nothing_and_says_so(
-    ground: Ground,
+    ground: Ground, refusal: type[PercolaError]
 ) -> None:
-    """A full store has written nothing: that is a failure, not an unknown outcome."""
+    """A full store, or one that takes no such row, has written nothing: a failure, not unknown."""
     store, repo = behind_a_seam(ground)
 
-    def full(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
+    def refuse(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
         if phase(mutation) == "commit" and mutation.row == b"a":
-            raise StoreFullError("There is no room left.")
+            raise refusal("There is no room left.")
         return apply()
 
-    store.hook = full
-    with pytest.raises(StoreFullError):
+    store.hook = refuse
+    with pytest.raises(refusal):
         transfer(repo, 5)
     store.hook = None
+    assert ground.left_over(bank, Kind.LOCK) == [], "a reader would wait for them"
     assert list(repo.snapshot().scan(bank)) == []
-    assert ground.left_over(bank, Kind.LOCK) == []

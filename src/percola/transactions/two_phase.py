@@ -65,6 +65,8 @@ from percola.errors import (
     RolledBackError,
     SnapshotTooOldError,
     StoreError,
+    UnknownTableError,
+    UsageError,
 )
 from percola.store.base import CommitRow, Condition, Delete, PreparedCommit, Put, RowMutation
 from percola.store.remote.feed_index import pending_put
@@ -493,7 +495,7 @@ class TwoPhaseCommit:
                 if fate is None:
                     return
                 resolver.settle(cell, self._start_ts, self._lock(cell, primary), fate)
-        except StoreError:
+        except (StoreError, UnknownTableError):
             return
 
     # --- Phase two ----------------------------------------------------------------------
@@ -524,9 +526,9 @@ class TwoPhaseCommit:
                 # Committed or not? The same mutation again is safe either way (P6, P7).
                 unknown = True
                 context.clock.sleep(0.05)
-            except StoreError as error:
+            except (StoreError, UsageError) as error:
                 if not unknown:
-                    # The store refused (it is full, say): certainly nothing was written.
+                    # The store refused (it is full, the row too large): nothing was written.
                     self.undo(primary)
                     raise
                 raise CommitUnknownError(primary, start_ts, commit_ts) from error
@@ -621,8 +623,8 @@ class TwoPhaseCommit:
             yield
         except OutcomeUnknownError:
             return  # Perhaps it is done.
-        except StoreError as error:
-            self.unfinished = error
+        except (StoreError, UnknownTableError) as error:
+            self.unfinished = error if isinstance(error, StoreError) else StoreError(str(error))
             log.warning(
                 "the transaction that started at %d has committed, but the store refused to remove "
                 "what it has left: %s",
