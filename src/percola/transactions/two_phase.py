@@ -276,11 +276,14 @@ class TwoPhaseCommit:
             return
         for batch in batches(self._prewrite_row(cells, primary) for cells in groups):
             waiting = batch
+            unanswered: OutcomeUnknownError | None = None
             for _ in range(_ATTEMPTS):
                 try:
                     applied = self._mutate(waiting)
-                except OutcomeUnknownError:
+                    unanswered = None
+                except OutcomeUnknownError as error:
                     self._uncertain = True
+                    unanswered = error
                     applied = [False] * len(waiting)
                 refused = []
                 for mutation, done in zip(waiting, applied, strict=True):
@@ -294,6 +297,12 @@ class TwoPhaseCommit:
             else:
                 table, row = waiting[0].table, waiting[0].row
                 cell = Cell(table, row, _locked_by(waiting[0])[0])
+                if unanswered is not None:
+                    raise StoreError(
+                        f"The transaction that started at {self._start_ts} has not committed: in "
+                        f"{_ATTEMPTS} attempts the store did not say that {cell} is locked for "
+                        f"it. The last time: {unanswered}"
+                    ) from unanswered
                 raise ConflictError(cell, self._start_ts, 0, locked=True)
             self._refresh_if_due(primary)
 
