@@ -115,6 +115,32 @@ def test_a_fork_before_the_first_use_is_fine_and_one_after_it_is_an_error_at_onc
     assert (done.code, done.out.split()) == (0, ["0", "0"]), done.err
 
 
+_READING = """
+import sys
+from percola.cells import Cell
+from percola.store.hbase.store import open_hbase
+
+store = open_hbase(sys.argv[1])
+found, following = store.scan("t", b"", b"", 9, limit=512)
+print(len(found), following, sum(len(state[2]) for _, state in found))
+cells = [cell for cell, _ in found]
+print(store.read(cells, 9) == [state for _, state in found])
+store.close()
+"""
+
+
+@pytest.mark.long
+def test_more_is_read_at_once_than_fits_into_javas_heap(hbase: HBase) -> None:
+    store = hbase.store(tables=["t"])
+    value = written(COLUMN, 5, bytes(1024 * 1024))
+    for i in range(40):
+        store.mutate([RowMutation("t", b"%02d" % i, (), value)])
+    place = store.place
+    line = [sys.executable, "-c", _READING, f"hbase://{place.quorum}/{place.namespace}"]
+    done = answer_of(line, seconds=270, PERCOLA_HBASE_JVM_OPTIONS="-Xmx48m")
+    assert done.out.splitlines() == ["40 None 41943040", "True"], done.err
+
+
 @pytest.mark.long
 def test_whoever_is_at_work_when_the_store_is_closed_gets_an_error_of_ours(
     hbase: HBase, wait_until: WaitUntil

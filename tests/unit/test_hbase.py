@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from percola.cells import MAX_TS, Kind
 from percola.errors import DamagedRecordError, RepositoryClosedError, StoreError, UsageError
 from percola.store.base import Condition, Delete, Put, RowMutation
-from percola.store.hbase.client import Place
+from percola.store.hbase.client import Calls, Place
 from percola.store.hbase.errors import Failure, Meaning
 from percola.store.hbase.jvm import CONF, JARS, client_jars, jvm_options, settings_folder
 from percola.store.hbase.mutations import plan
@@ -367,6 +367,18 @@ def test_only_what_certainly_had_no_effect_is_sent_again(
     names: tuple[str, ...], text: str, meaning: Meaning
 ) -> None:
     assert Failure(names, text).meaning is meaning
+
+
+def test_an_answer_that_does_not_fit_into_javas_heap_is_told_by_its_name_or_its_text() -> None:
+    for names, text in (
+        (("java.lang.OutOfMemoryError", "java.lang.VirtualMachineError"), "Java heap space"),
+        (("java.lang.RuntimeException",), "java.lang.OutOfMemoryError: Java heap space"),
+    ):
+        failure = Failure(names, text)
+        assert failure.is_out_of_memory and failure.meaning is Meaning.UNKNOWN
+        calls = Calls(Place("a:2181", "ns"), request_seconds=1, timeout_seconds=1)
+        assert "PERCOLA_HBASE_JVM_OPTIONS, to -Xmx2g" in str(calls.silence(failure, "reading"))
+    assert not Failure(("java.io.IOException",), "Connection reset").is_out_of_memory
 
 
 def test_java_that_does_not_start_is_an_error_that_names_the_options(tmp_path: Path) -> None:

@@ -30,6 +30,7 @@ from percola.platform import fork_safety as forks
 from percola.store.hbase.errors import Failure, Meaning
 from percola.store.hbase.jvm import (
     CONF,
+    OPTIONS,
     JavaObject,
     java_class,
     java_objects,
@@ -254,7 +255,10 @@ class Calls(RemoteCalls):
         return self.client().chains.change(self.table(table), row, request)
 
     def get(self, table: str, gets: Sequence[bytes]) -> bytes:
-        """Read rows: one block with the cells of those that have any, in the order of `gets`."""
+        """Read rows: one block with the cells of those that have any, in the order of `gets`.
+
+        Rows that are too much for Java's heap together are asked for in halves.
+        """
         chains = self.client().chains
         tries = Tries(self, f"reading the table {table!r}", table)
         while True:
@@ -264,7 +268,12 @@ class Calls(RemoteCalls):
                     return chains.read(self.table(table), gets[0])
                 return self._get_many(table, chains.requests(gets))
             except jpype.JException as error:
-                tries.failed(error)
+                if len(gets) == 1 or not Failure.of(error).is_out_of_memory:
+                    tries.failed(error)
+                    continue
+            # Only now the answers are released that the exception's frames refer to.
+            half = len(gets) // 2
+            return self.get(table, gets[:half]) + self.get(table, gets[half:])
 
     def _get_many(self, table: str, gets: JavaObject) -> bytes:
         client = self.client()
@@ -364,6 +373,11 @@ class Calls(RemoteCalls):
             advice = (
                 " The address is that of HBase's ZooKeeper, and none answers there: check it, and "
                 "that most of its servers run."
+            )
+        elif failure.is_out_of_memory:
+            advice = (
+                f" Java's heap in this process is too small for a row: set {OPTIONS}, to -Xmx2g "
+                "for example."
             )
         return StoreError(
             f"{self.place} does not answer: {what} was tried for {self.timeout_seconds:g} s "

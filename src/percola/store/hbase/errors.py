@@ -133,6 +133,12 @@ class Failure(NamedTuple):
         return self.is_any([_LEFT_OUT])
 
     @property
+    def is_out_of_memory(self) -> bool:
+        """Whether Java's heap in this process had no room for the answer."""
+        name = "java.lang.OutOfMemoryError"
+        return name in self.names or name in self.text
+
+    @property
     def meaning(self) -> Meaning:
         """The effect of a write that failed so. A read that was not refused can be retried."""
         if self.trouble:

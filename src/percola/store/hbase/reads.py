@@ -13,6 +13,7 @@ import jpype
 
 from percola.cells import Cell, Kind
 from percola.store.hbase.client import Calls, Tries
+from percola.store.hbase.errors import Failure
 from percola.store.hbase.jvm import JavaObject
 from percola.store.hbase.shared_row import Shared
 from percola.store.hbase.wire import (
@@ -36,6 +37,12 @@ _ROWS: Final = 4096
 """The most rows of one scan."""
 
 _CHUNK_BYTES: Final = 2 * 1024 * 1024
+
+_FIRST_TAKEN: Final = 32
+_MOST_TAKEN: Final = 256
+"""Rows that are taken from Java at once: at first, when their size is not known, and at most."""
+
+_TAKEN_BYTES: Final = 16 * 1024 * 1024
 _DATA, _WRITE = FAMILIES[Kind.DATA], FAMILIES[Kind.WRITE]
 
 
@@ -141,6 +148,7 @@ class HBaseReading(Reading):
         calls = self._calls
         tries = Tries(calls, f"reading the table {table!r}", table)
         rows: list[tuple[bytes, StoredRow]] = []
+        taken = _FIRST_TAKEN
         while True:
             position = rows[-1][0] + b"\0" if rows else start
             try:
@@ -150,17 +158,22 @@ class HBaseReading(Reading):
                 scanner = calls.table(table).getScanner(scan)
                 try:
                     while len(rows) < most:
-                        results = scanner.next(left)
+                        # All of them have to fit into Java's heap.
+                        results = scanner.next(min(taken, most - len(rows)))
                         if not len(results):
                             return rows, True
                         block = calls.client().chains.block_of(results)
                         rows += [(row, stored_row(entries)) for row, entries in rows_of(block)]
+                        fitting = _TAKEN_BYTES * len(results) // max(1, len(block))
+                        taken = max(1, min(fitting, 8 * taken, _MOST_TAKEN))
                         tries.progressed()
                 finally:
                     scanner.close()
                 return rows, False
             except jpype.JException as error:
-                tries.failed(error)
+                if taken == 1 or not Failure.of(error).is_out_of_memory:
+                    tries.failed(error)
+            taken = max(1, taken // 8)
 
     def _scan(self, query: Query, start: bytes, end: bytes, most: int) -> JavaObject:
         client = self._calls.client()
