@@ -120,7 +120,8 @@ class RemoteStore(Store):
 
         It is the first table of a repository. An empty one would have no safe point and no feeds.
         """
-        if not self._has(SHARED_TABLE) and self._has(SYSTEM_TABLE):
+        # In this order: another process that creates the repository now makes the shared one first.
+        if self._has(SYSTEM_TABLE) and not self._has(SHARED_TABLE):
             raise self._deleted(SHARED_TABLE)
         self._create_table(SHARED_TABLE)
         self._known.add(SHARED_TABLE)
