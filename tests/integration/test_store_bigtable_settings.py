@@ -124,6 +124,16 @@ def test_two_that_make_a_repository_at_once_find_no_table_deleted(emulator: Emul
     first.check_tables([SYSTEM_TABLE])
 
 
+@pytest.mark.parametrize(("instance", "table"), [("profiles", "t"), ("i", "Family_profiles")])
+def test_a_missing_table_is_unknown_whatever_the_instance_and_the_table_are_called(
+    emulator: Emulator, instance: str, table: str
+) -> None:
+    store = emulator.store(instance)
+    store.create_tables(["other"])
+    with pytest.raises(UnknownTableError, match=table):
+        store.check_tables([table])
+
+
 EVERY = [("t", ROW_FAMILIES, one) for one in ROW_FAMILIES]
 EVERY += [("1-t", NOTIFY_FAMILIES, one) for one in NOTIFY_FAMILIES]
 

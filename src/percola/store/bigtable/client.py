@@ -279,6 +279,8 @@ class Calls(RemoteCalls):
         """The error for a refused call; a write was not applied."""
         code, details = error.code(), _first_line(error.details() or "")
         lower = details.lower()
+        for name in (self.path(table), self.place.path):
+            lower = lower.replace(name.lower(), "")  # A name may have one of the words below.
         if code is _Code.NOT_FOUND and table and "profile" not in lower and "family" not in lower:
             return UnknownTableError(
                 f"The store has no table {table!r}: {self.place} says so ({_reason(error)})."
