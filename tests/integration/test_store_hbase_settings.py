@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hbase import HBase
+from hbase import HBase, repository
 from hbase_admin import Admin
 from stores import DEADLINE, all_at_once
 
@@ -232,6 +232,24 @@ def test_a_table_that_is_deleted_under_our_hands_is_unknown(hbase: HBase) -> Non
     for use in (lambda: store.tablets("t"), lambda: store.read([CELL], 5)):
         with pytest.raises(UnknownTableError, match="'t'"):
             use()
+
+
+def test_a_table_that_is_read_only_refuses_a_commit_with_what_to_change(hbase: HBase) -> None:
+    docs = Table("docs")
+    title = docs.column("title", str)
+    store = hbase.store()
+    repo = repository(store, [docs])
+    alter(store, "docs", lambda table: table.setReadOnly(True))
+    words = "READONLY => 'false'"
+    for rows in ("a", "ab"):
+        t = repo.transaction()
+        for row in rows:
+            t.set(title, row, "t")
+        with pytest.raises(StoreError, match=words) as caught:
+            t.commit()
+        assert not isinstance(caught.value, OutcomeUnknownError)
+    alter(store, "docs", lambda table: table.setReadOnly(False))
+    assert store.scan_kind(Kind.LOCK, "docs") == ([], None)
 
 
 def test_a_timestamp_that_does_not_fit_is_refused_with_nothing_written(hbase: HBase) -> None:

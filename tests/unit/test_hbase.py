@@ -358,6 +358,7 @@ _HBASE = "org.apache.hadoop.hbase."
         ((_HBASE + "DoNotRetryIOException",), "Requested row out of range 'x'", Meaning.NOT_DONE),
         ((_HBASE + "ipc.CallTimeoutException",), "", Meaning.UNKNOWN),
         ((_HBASE + "DoNotRetryIOException",), "who knows", Meaning.UNKNOWN),
+        ((_HBASE + "DoNotRetryIOException",), "x.Exception: region is read only", Meaning.REFUSED),
         (("java.io.IOException",), "Connection reset", Meaning.UNKNOWN),
         ((_HBASE + "TableNotFoundException",), "t", Meaning.REFUSED),
         ((_HBASE + "security.AccessDeniedException",), "", Meaning.REFUSED),

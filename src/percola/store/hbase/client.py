@@ -27,7 +27,7 @@ from percola.errors import (
     UnknownTableError,
 )
 from percola.platform import fork_safety as forks
-from percola.store.hbase.errors import Failure, Meaning
+from percola.store.hbase.errors import READ_ONLY, Failure, Meaning
 from percola.store.hbase.jvm import (
     CONF,
     OPTIONS,
@@ -357,6 +357,8 @@ class Calls(RemoteCalls):
                 "Write less in one row at once, or raise hbase.ipc.max.request.size."
             ),
         }.get(kind, "")
+        if READ_ONLY in failure.text:
+            advice = f"Have it written again: alter '{full}', READONLY => 'false' in 'hbase shell'."
         return StoreError(f"{self.place} refused {what} ({failure}). {advice}".strip())
 
     def silence(self, failure: Failure, what: str) -> StoreError:

@@ -81,6 +81,10 @@ _REFUSED: Final = tuple(
 )
 
 
+READ_ONLY: Final = "region is read only"
+"""What a server says of a change of a table that is READONLY, before it does anything."""
+
+
 class Failure(NamedTuple):
     """The relevant parts of a Java exception.
 
@@ -143,7 +147,7 @@ class Failure(NamedTuple):
         """The effect of a write that failed so. A read that was not refused can be retried."""
         if self.trouble:
             return Meaning.REFUSED if self.trouble.is_final else Meaning.NOT_DONE
-        if self.is_any(_REFUSED):
+        if self.is_any(_REFUSED) or READ_ONLY in self.text:
             return Meaning.REFUSED
         if self.is_any(_NOT_DONE) or any(one in self.text for one in _NOT_DONE_WORDS):
             return Meaning.NOT_DONE
