@@ -64,3 +64,27 @@ def test_every_setting_of_the_example_is_one_that_percola_reads() -> None:
     for name in settings((FOLDER / "percola.env.example").read_text()):
         prefix, _, last = name.rpartition("_")
         assert name in read or (f"{prefix}_" in read and f'"{last}"' in read), name
+
+
+def test_no_two_units_of_a_machine_listen_on_one_port_and_prometheus_asks_the_workers() -> None:
+    """As with percola-serve on the port that percola-worker@2 had for its metrics."""
+    commands = {
+        unit.name: re.findall(r"^ExecStart=(.*)$", unit.read_text(), re.MULTILINE)[0]
+        for unit in UNITS
+    }
+    worker = commands.pop("percola-worker@.service")
+    of_workers = [
+        int(port)
+        for number in range(1, 100)
+        for port in re.findall(r"port (\d+)", worker.replace("%i", str(number)))
+    ]
+    of_others = [
+        int(port) for one in commands.values() for port in re.findall(r"(?:port |:)(\d+)", one)
+    ]
+    ports = [*of_workers, *of_others]
+    assert len(of_workers) == 99 and len(of_others) == 4
+    assert len(set(ports)) == len(ports) and max(ports) < 2**16
+
+    scrape = (FOLDER.parent / "prometheus" / "percola.scrape.yml").read_text()
+    [job] = re.findall(r"job_name: percola-worker\n(?:.*\n)*?.*targets: \[(.*)\]", scrape)
+    assert [int(port) for port in re.findall(r":(\d+)", job)] == of_workers[:2]
