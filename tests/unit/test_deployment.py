@@ -11,6 +11,7 @@ from typing import Any
 import click
 import pytest
 import yaml
+from commands import run
 
 from percola.cli.root import cli
 from percola.connect.address import network_address
@@ -116,6 +117,25 @@ def test_what_compose_mounts_needs_and_builds_is_there() -> None:
     assert "\nOBSERVERS = " in (ROOT / "examples" / "catalogue" / "catalogue.py").read_text()
 
 
+def test_the_worker_of_compose_finds_each_table_that_its_observers_write(tmp_path: Path) -> None:
+    """Also those that none of them observes: they were missing, and changes were dead-lettered."""
+    here = ROOT / "examples" / "catalogue"
+    where = ("--repo", tmp_path / "shop")
+    assert run(*where, *SERVICES["init"]["command"], cwd=here).code == 0
+    for word in ("price 5.00", "category books"):
+        assert run(*where, "set", "p1/2026-11-21", *f"prices.{word}".split(), cwd=here).code == 0
+    worker = ("worker", "--until-idle", SERVICES["worker"]["command"][-1])
+    answer = run(*where, *worker, cwd=here)
+    assert (answer.code, answer.err) == (0, ""), answer
+    [row] = run(*where, "scan", "by_category", "--json").lines
+    assert row["columns"]["count"] == 1
+
+    page = (ROOT / "docs" / "deployment.md").read_text()
+    assert re.findall(r"-- (percola init.*)$", page, re.MULTILINE) == [
+        "percola init --schema shop:TABLES"
+    ]
+
+
 def test_the_image_has_extras_that_exist_and_copies_what_is_there() -> None:
     [extras] = re.findall(r'"\.\[([\w,]+)\]"', DOCKERFILE)
     assert {"hbase", "oracle", "otel", "serve", "zookeeper"} == set(extras.split(","))
@@ -176,7 +196,9 @@ def test_kubernetes_objects_select_each_other() -> None:
         if one["kind"] == "NetworkPolicy":
             assert {p["port"] for rule in spec["ingress"] for p in rule["ports"]} == ports[name]
     client = {"percola-client": "true"}.items()
+    # The oracles, too: docs/deployment.md has `percola init` run in the pod of one.
     assert {name for name, found in labels.items() if client <= found.items()} == {
+        "percola-oracle",
         "percola-worker",
         "percola-serve",
     }
