@@ -97,10 +97,13 @@ def listen(host: str, port: int) -> socket.socket:
         except BaseException:
             listening.close()
             raise
-    except OSError as error:
-        reason = error.strerror or str(error)
+    except (OSError, UnicodeError) as error:  # The latter for a name that no host can have.
         hint = "name another with --port, or take any free one with --port 0"
-        if isinstance(error, socket.gaierror):
+        if isinstance(error, UnicodeError):
+            reason = "no host has such a name"
+        else:
+            reason = error.strerror or str(error)
+        if isinstance(error, socket.gaierror | UnicodeError):
             hint = "name an address of this machine with --host"
         raise ServeError(f"Port {port} of {host} cannot be had ({reason}): {hint}.") from error
     return listening
