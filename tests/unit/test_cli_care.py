@@ -308,6 +308,31 @@ def test_without_standard_output_a_command_works(folder: Path, arguments: list[s
     assert answer_of(line) == Answer(0, "", "")
 
 
+@pytest.mark.parametrize(
+    ("closed", "arguments"),
+    [
+        ("<&-", ["restore", "-"]),
+        ("<&-", ["set", "a", "docs.title", "-"]),
+        (">&-", ["backup", "-"]),
+    ],
+)
+def test_what_needs_a_stream_that_is_closed_says_so(
+    folder: Path, tmp_path: Path, closed: str, arguments: list[str]
+) -> None:
+    """A backup to a closed stream was reported as made, and reading from one was a traceback."""
+    repo = tmp_path / "new" if arguments[0] == "restore" else folder
+    words = command("--repo", repo, *arguments)
+    answer = answer_of(["sh", "-c", f'"$@" {closed}', "sh", *words])
+    assert is_error(answer, "is closed", "name a file")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_backup_may_be_thrown_away(folder: Path) -> None:
+    words = command("--repo", folder, "backup", "-")
+    answer = answer_of(["sh", "-c", '"$@" >/dev/null', "sh", *words])
+    assert answer.code == 0 and "Backed up" in answer.err
+
+
 def test_a_progress_bar_is_shown_on_a_terminal_only(folder: Path, tmp_path: Path) -> None:
     for arguments in (["check"], ["backup", tmp_path / "backup"]):
         shown = on_a_terminal("--repo", folder, *arguments, stream="stderr", TERM="xterm")

@@ -14,7 +14,15 @@ from percola import inspection
 from percola.cells import Cell
 from percola.cli import arguments, display
 from percola.cli import json_output as documents
-from percola.cli.session import Session, ValueLast, at_option, common, snapshot_at, table_option
+from percola.cli.session import (
+    Session,
+    ValueLast,
+    at_option,
+    common,
+    snapshot_at,
+    standard_input,
+    table_option,
+)
 from percola.errors import ConflictingOptionsError, UsageError
 from percola.observers import causes as trails
 from percola.transactions.row import Row
@@ -107,7 +115,7 @@ def set_(session: Session, row: str, column: str, value: Any, file: Any, table: 
         if file is not None:
             value = file.read()
         elif value == "-":
-            value = sys.stdin.buffer.read()
+            value = standard_input().read()
         parsed = arguments.parse_value(one, value)
 
         def write(transaction: Transaction) -> Transaction:

@@ -28,7 +28,13 @@ from rich.text import Text
 from percola import inspection
 from percola.cli import arguments, display
 from percola.cli import json_output as documents
-from percola.cli.session import Session, at_option, common
+from percola.cli.session import (
+    Session,
+    at_option,
+    common,
+    standard_input,
+    standard_output,
+)
 from percola.cli.spark import runner_of, spark_options
 from percola.connect.local import folder_of
 from percola.errors import ConflictingOptionsError, PercolaError, UsageError
@@ -349,8 +355,9 @@ def backup(session: Session, file: str, master: str | None) -> None:
                 raise ConflictingOptionsError(
                     "A backup is not text for a terminal: name a file, or put - before a pipe."
                 )
+            out = standard_output()
             with _bytes_bar("Backing up") as progress, _cut_off_on_error():
-                made = make_backup(repo, sys.stdout.buffer, progress=progress)
+                made = make_backup(repo, out, progress=progress)
         else:
             with _bytes_bar("Backing up") as progress:
                 made = make_backup(repo, expanded(file), progress=progress)
@@ -387,7 +394,7 @@ def restore(session: Session, file: str, master: str | None) -> None:
             )
         size = ""
     else:
-        source: Any = sys.stdin.buffer if file == "-" else expanded(file)
+        source: Any = standard_input() if file == "-" else expanded(file)
         with _bytes_bar("Restoring") as progress:
             made = restore_backup(source, address, progress=progress)
         size = filesize.decimal(sum(p.stat().st_size for p in folder_of(address).rglob("*")))

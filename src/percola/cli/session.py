@@ -11,13 +11,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import click
 
 import percola
 from percola.cli.json_output import write_json
-from percola.errors import NotARepositoryError, PercolaError
+from percola.errors import NotARepositoryError, PercolaError, UsageError
 from percola.gc.time_log import show_time
 from percola.platform import start_up
 from percola.platform.files import is_full
@@ -172,6 +172,20 @@ def _never_go_without_output() -> None:
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+
+
+def standard_input() -> BinaryIO:
+    """Standard input, as bytes. Raises UsageError if it was closed, as by `<&-`."""
+    if sys.stdin is None:
+        raise UsageError("Standard input is closed, so there is nothing to read: name a file.")
+    return sys.stdin.buffer
+
+
+def standard_output() -> BinaryIO:
+    """Standard output, as bytes, for what must not be lost. Raises UsageError if it was closed."""
+    if sys.stdout.name == os.devnull:  # By `_never_go_without_output`.
+        raise UsageError("Standard output is closed, so all would be lost: name a file.")
+    return sys.stdout.buffer
 
 
 def _never_fail_to_encode() -> None:
