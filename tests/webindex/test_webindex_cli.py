@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import Answer, environment
+from commands import Answer, answer_of, environment
 from from_scratch import compute, gone, recrawl, sample
 from site_client import CANONICAL, DUPLICATE, article, made
 from web_commands import call, command, is_error, run
@@ -442,6 +442,17 @@ def test_a_reader_that_has_had_enough_hears_no_complaint(worked_off: Path) -> No
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode in (0, 1)
+
+
+@pytest.mark.parametrize(
+    "words", [("search", "index"), ("summary", "--json"), ("frontier", "--format", "seeds")]
+)
+def test_a_full_disk_is_one_sentence(worked_off: Path, words: tuple[str, ...]) -> None:
+    name, *more = words
+    with open("/dev/full", "wb") as full:
+        answer = answer_of(command(name, "--repo", worked_off, *more), stdout=full)
+    assert answer.code == 1 and "Traceback" not in answer.err
+    assert answer.err == "Error: The output cannot be written: No space left on device.\n"
 
 
 def test_an_index_whose_clusters_follow_older_rules_is_refused(tmp_path: Path) -> None:

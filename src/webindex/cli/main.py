@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
@@ -91,6 +92,8 @@ _STEPS: Final = {
     "renders.due": "to render",
 }
 
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
 DEAD_LETTERED: Final = 3
 """The exit status of `work --until-idle` if changes are dead-lettered."""
 
@@ -123,10 +126,18 @@ class _Group(click.Group):
         ) as error:
             errors.print(Text.assemble(("Error: ", "bold red"), str(error)))
             ctx.exit(1)
-        except BrokenPipeError:
-            # The reader of our output closed the pipe: exit without Python's own message.
+        except OSError as error:
+            # Other files have names, and mostly errors of their own.
+            if error.errno not in (errno.EPIPE, *_FULL) or error.filename is not None:
+                raise
+            # The reader of our output closed the pipe, or its disk is full: exit without Python's
+            # own message.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            ctx.exit(0)
+            if error.errno == errno.EPIPE:
+                ctx.exit(0)
+            told = f"The output cannot be written: {error.strerror}."
+            errors.print(Text.assemble(("Error: ", "bold red"), told))
+            ctx.exit(1)
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
