@@ -77,7 +77,7 @@ def spans_of(address: str) -> Spans | None:
                 _tried = True
                 try:
                     enable()
-                except ImportError as error:
+                except Exception as error:  # Of the SDK's as well, which reads more variables.
                     log.warning("no spans are made, although OTEL_… asks for them: %s", error)
         if _provider is None:
             return None

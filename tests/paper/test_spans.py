@@ -121,6 +121,18 @@ def test_without_being_turned_on_it_loads_and_makes_nothing(
     assert percola.open("memory:", [docs]).context.spans is None
 
 
+def test_a_setting_that_the_sdk_refuses_stops_no_program(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tracing.disable()
+    monkeypatch.setattr(tracing, "_tried", False)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://localhost:1")
+    monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "-1")
+    assert percola.open("memory:", [docs]).context.spans is None
+    assert "no spans are made" in caplog.text and "must be positive" in caplog.text
+    tracing.disable()
+
+
 def test_a_worker_process_sends_its_spans_to_the_endpoint_of_its_environment(
     tmp_path: Path, memory: InMemorySpanExporter
 ) -> None:
