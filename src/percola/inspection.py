@@ -73,11 +73,17 @@ class Version:
     acknowledged: tuple[str, ...] = ()
 
 
-def history(repo: Repository, column: Column[R, Any] | WeakColumn[R], row: R) -> list[Version]:
+def history(
+    repo: Repository,
+    column: Column[R, Any] | WeakColumn[R],
+    row: R,
+    limit: int | None = None,
+) -> list[Version]:
     """All stored entries of a cell, the highest timestamp first (§2.1, figure 4).
 
-    Small values, which are inline in lock and write records, are shown at the timestamp of
-    their data, as in the paper. A concurrent commit may appear in part.
+    With `limit` only the first so many, and not much more is read. Small values, which are inline
+    in lock and write records, are shown at the timestamp of their data, as in the paper. A
+    concurrent commit may appear in part.
 
     Raises WrongTypeError, RowTooLongError or UnknownTableError for a cell that cannot be.
     """
@@ -88,18 +94,21 @@ def history(repo: Repository, column: Column[R, Any] | WeakColumn[R], row: R) ->
 
     # Locks before writes: a commit in between then shows twice rather than not at all.
     locks = {ts: decode_lock(raw) for ts, raw in store.entries(cell, Kind.LOCK, 0, MAX_TS)}
-    writes = {ts: decode_write(raw) for ts, raw in store.entries(cell, Kind.WRITE, 0, MAX_TS)}
-    data = dict(store.entries(cell, Kind.DATA, 0, MAX_TS))
+    newest = store.entries(cell, Kind.WRITE, 0, MAX_TS, limit)
+    writes = {ts: decode_write(raw) for ts, raw in newest}
+    data = dict(store.entries(cell, Kind.DATA, 0, MAX_TS, limit))
     for ts, lock in locks.items():
         if lock.value is not None:
             data[ts] = lock.value
     for record in writes.values():
         if record.value is not None:
             data[record.start_ts] = record.value
-    notified = {ts for ts, _ in store.entries(cell, Kind.NOTIFY, 0, MAX_TS)}
-    acknowledged = _acknowledgments(repo, cell)
+    notified = {ts for ts, _ in store.entries(cell, Kind.NOTIFY, 0, MAX_TS, limit)}
 
-    timestamps = locks.keys() | writes.keys() | data.keys() | notified | acknowledged.keys()
+    timestamps = sorted(locks.keys() | writes.keys() | data.keys() | notified, reverse=True)[:limit]
+    # A run commits after its start_ts, where it is shown.
+    lowest = timestamps[-1] if len(timestamps) == limit else 0
+    acknowledged = _acknowledgments(repo, cell, lowest)
     return [
         Version(
             ts,
@@ -109,12 +118,12 @@ def history(repo: Repository, column: Column[R, Any] | WeakColumn[R], row: R) ->
             ts in notified,
             tuple(acknowledged.get(ts, ())),
         )
-        for ts in sorted(timestamps, reverse=True)
+        for ts in sorted({*timestamps, *acknowledged}, reverse=True)[:limit]
     ]
 
 
-def _acknowledgments(repo: Repository, cell: Cell) -> dict[int, list[str]]:
-    """The committed runs on a cell, by their start_ts: c:ack_O of every observer O."""
+def _acknowledgments(repo: Repository, cell: Cell, lowest: int) -> dict[int, list[str]]:
+    """Runs on a cell that committed at `lowest` or later, by start_ts: c:ack_O of observers O."""
     store = repo.context.store
     found: dict[int, list[str]] = {}
     acks, _ = store.scan(
@@ -124,7 +133,7 @@ def _acknowledgments(repo: Repository, cell: Cell) -> dict[int, list[str]]:
         if acknowledged_column(ack.column) != cell.column:
             continue
         observer = acknowledging_observer(ack.column)
-        for _, raw in store.entries(ack, Kind.WRITE, 0, MAX_TS):
+        for _, raw in store.entries(ack, Kind.WRITE, lowest, MAX_TS):
             record = decode_write(raw)
             if record.op is Op.PUT and record.value is not None:
                 found.setdefault(decode_ts(record.value), []).append(observer)

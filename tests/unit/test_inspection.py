@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from stores import (
@@ -155,6 +156,37 @@ def test_history_keeps_rows_and_columns_apart(repo: Repository) -> None:
     write(repo, title, "a", "T")
     for column, row in ((title, "a\0"), (title, "aa"), (contents, "a")):
         assert inspection.history(repo, column, row) == []
+
+
+def test_the_newest_versions_are_those_of_the_whole_history_and_no_others_are_read(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(24):
+        write(repo, contents, "a", b"x" * (1000 if number % 3 else 10))
+        if number % 5 == 0:
+            work(repo, Observer(contents, measure, "measure"), Observer(contents, look, "second"))
+    with repo.transaction(two_phase=True) as t:
+        t.get_for_update(contents, "a")
+    with repo.transaction() as t:
+        t.delete(contents, "a")
+    whole = inspection.history(repo, contents, "a")
+    assert sum(one.write is not None for one in whole) == 26
+    assert sum(len(one.acknowledged) for one in whole) == 10
+
+    store, read = repo.context.store, 0
+    entries = store.entries
+
+    def counted(*arguments: Any) -> list[tuple[int, bytes]]:
+        nonlocal read
+        found = entries(*arguments)
+        read += len(found)
+        return found
+
+    monkeypatch.setattr(store, "entries", counted)
+    for limit in range(1, len(whole) + 2):
+        read = 0
+        assert inspection.history(repo, contents, "a", limit) == whole[:limit]
+        assert read <= 5 * limit + 2
 
 
 def test_history_refuses_a_row_that_no_store_could_hold(repo: Repository) -> None:

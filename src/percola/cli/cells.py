@@ -237,7 +237,7 @@ def history(session: Session, row: str, column: str, table: str | None, limit: i
         key = arguments.parse_row(one.table, row)
         cell = Cell(one.table_name, one.table.encode_row(key), one.key)
         name = display.cell_name(one, key)
-        versions = inspection.history(repo, one, key)[:limit]
+        versions = inspection.history(repo, one, key, limit)
         here = inspection.failures(repo, table=one.table, row=key)
         failures = [failure for failure in here if failure.cell == cell]
         times, schema = repo.commit_times(), repo.schema

@@ -56,6 +56,8 @@ from percola.store.lmdb.environment import DURABILITIES
 
 _PICTURES = 5
 """How many damaged cells are drawn in the form of figure 4, below their findings."""
+_DRAWN = 20
+"""The newest versions of such a cell that are drawn."""
 
 
 # --- check ------------------------------------------------------------------------------
@@ -252,11 +254,11 @@ def _draw(repo: Repository, columns: Columns, finding: Finding) -> bool:
         return False
     try:
         row = columns.decode_row(cell.table, cell.row)
-        versions, times = inspection.history(repo, column, row), repo.commit_times()
+        versions, times = inspection.history(repo, column, row, _DRAWN), repo.commit_times()
     except (PercolaError, ValueError):
         return False
     if versions:
-        display.print_history(cell, row, column, versions[:20], (), times)
+        display.print_history(cell, row, column, versions, (), times)
     return bool(versions)
 
 
