@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from from_scratch import sample
 from site_client import CANONICAL, DUPLICATE, Served, article, empty, made, site
 
-from percola import Worker
+from percola import Observer, Repository, Worker
 from webindex import tables
 from webindex.observers import parse as observers
 from webindex.observers.clustering import join
 from webindex.observers.documents import assemble
 from webindex.observers.election import election_order
 from webindex.page.urls import page_row
-from webindex.reports import cluster
+from webindex.reports import cluster, pending
 from webindex.site.app import LINKS
 from webindex.workers.processes import build_observers
 
@@ -275,3 +276,30 @@ def test_the_whole_sample_has_stories(site: Served) -> None:
         joined = site.repo.snapshot().get(tables.joined, page_row(page.words(".address")))
         assert (joined is None) == (headline == "Not in search")
     assert heads["In search"] > 10 and heads["In search, under another page"] > 1
+
+
+def test_pending_work_is_found_without_reading_all_that_a_page_ever_was(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = page_row(A)
+    for number in range(300):
+        with repo.transaction() as t:
+            t.set(tables.capture, row, {"number": number})
+            t.set(tables.links, row, [])
+    Worker(repo, [Observer(tables.links, lambda t, row: None, "invert")]).run_until_idle()
+
+    store, read = repo.context.store, 0
+    entries = store.entries
+
+    def counted(*arguments: Any) -> list[tuple[int, bytes]]:
+        nonlocal read
+        found = entries(*arguments)
+        read += len(found)
+        return found
+
+    monkeypatch.setattr(store, "entries", counted)
+    assert pending.unparsed(repo, row)
+    assert list(pending.waiting(repo, repo.snapshot(), row, None)) == [
+        "The page waits to be parsed."
+    ]
+    assert read < 100

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
-from percola import Column, Family, Repository, Snapshot, Table, WeakColumn, inspection
+from percola import Column, Family, Repository, Snapshot, Table, inspection
 from webindex import tables
 from webindex.page.urls import block_row, url_of_row
 
@@ -51,7 +51,7 @@ class Trouble:
 
 def unparsed(repo: Repository, row: str) -> bool:
     """Whether the newest capture of a page waits to be parsed."""
-    return _dirty(repo, tables.capture, row)
+    return inspection.is_dirty(repo, tables.capture, row)
 
 
 def waiting(repo: Repository, now: Snapshot, row: str, cluster: str | None) -> Iterator[str]:
@@ -60,7 +60,7 @@ def waiting(repo: Repository, now: Snapshot, row: str, cluster: str | None) -> I
         for column in table.members:
             if isinstance(column, Column) and not column.observed:
                 continue
-            if not isinstance(column, Family) and _dirty(repo, column, key):
+            if not isinstance(column, Family) and inspection.is_dirty(repo, column, key):
                 whose = "Its cluster" if key == cluster else "The page"
                 step = STEPS.get(repr(column), f"for the observer of {column!r}")
                 yield f"{whose} waits {step}."
@@ -96,7 +96,3 @@ def _rows(row: str, cluster: str | None) -> Iterator[tuple[Table[str], str]]:
     if cluster is not None:
         yield tables.clusters, cluster
         yield tables.summaries, cluster
-
-
-def _dirty(repo: Repository, column: Column[str, Any] | WeakColumn[str], row: str) -> bool:
-    return any(version.notify for version in inspection.history(repo, column, row))
