@@ -11,8 +11,10 @@ import pytest
 from commands import (
     SECONDS,
     Answer,
+    answer_of,
     bal,
     call,
+    command,
     contents,
     folder,
     is_error,
@@ -157,6 +159,33 @@ def test_what_does_not_read_as_a_command_line_ends_with_2() -> None:
     for words in (("frobnicate",), ("get",), ("scan", "--limit", "many"), ("history", "row"), ()):
         answer = call("--repo", "r", *words)
         assert answer.code == 2 and "Usage" in answer.err + answer.out, words
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("get", "--json"),
+        ("scan", "--limit", "many", "--json"),
+        ("--json", "failed", "retry"),
+        ("frobnicate", "--json"),
+    ],
+)
+def test_so_is_what_does_not_read_as_a_command_line(folder: Path, words: tuple[str, ...]) -> None:
+    answer = call("--repo", folder, *words)
+    assert answer.code == 2 and "Usage" in answer.err
+    error = answer.json["error"]
+    assert error["message"] and error["message"] in answer.err
+
+
+def test_an_error_that_nobody_can_be_told_is_no_traceback(folder: Path) -> None:
+    words = ("--repo", folder, "get", "a", "nonsense", "--json")
+    with open("/dev/full", "wb") as full:
+        answer = answer_of(command(*words), stdout=full)
+    assert answer.code == 1 and "Traceback" not in answer.err
+    reader, writer = os.pipe()
+    os.close(reader)
+    assert is_error(answer_of(command(*words), stdout=writer), "nonsense")
+    os.close(writer)
 
 
 # --- Endings ----------------------------------------------------------------------------

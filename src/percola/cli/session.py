@@ -115,20 +115,7 @@ class CommandLine(click.Group):
         _never_go_without_output()
         _never_fail_to_encode()
         try:
-            start_up.end()
-            code = super().main(args, prog_name, complete_var, False, obj=session, **extra)
-            sys.stdout.flush()
-        except click.ClickException as error:
-            error.show()
-            code = error.exit_code
-        except PercolaError as error:
-            from percola.cli.display import say_error
-
-            say_error(str(error))
-            if session.json:
-                kind = type(error).__name__
-                write_json({"error": {"kind": kind, "message": str(error)}})
-            code = 1
+            code = self._answer(session, args, prog_name, complete_var, **extra)
         except (click.Abort, KeyboardInterrupt):
             code = 130
         except OSError as error:
@@ -145,6 +132,33 @@ class CommandLine(click.Group):
                 say_error(f"The output cannot be written: {error.strerror}.")
             code = 1
         sys.exit(code if isinstance(code, int) else 0)
+
+    def _answer(
+        self,
+        session: Session,
+        args: Sequence[str] | None,
+        prog_name: str | None,
+        complete_var: str | None,
+        **extra: Any,
+    ) -> Any:
+        """Run the command that `args` name, or say what is wrong; returns the exit code."""
+        try:
+            start_up.end()
+            code = super().main(args, prog_name, complete_var, False, obj=session, **extra)
+            sys.stdout.flush()
+            return code
+        except click.ClickException as error:
+            error.show()
+            kind, message, code = type(error).__name__, error.format_message(), error.exit_code
+        except PercolaError as error:
+            from percola.cli.display import say_error
+
+            say_error(str(error))
+            kind, message, code = type(error).__name__, str(error), 1
+        # What is wrong may stand before --json.
+        if session.json or "--json" in (sys.argv[1:] if args is None else args):
+            write_json({"error": {"kind": kind, "message": message}})
+        return code
 
 
 class ValueLast(click.Command):
