@@ -456,6 +456,30 @@ def test_a_worker_brings_its_tables(tmp_path: Path, app: Path) -> None:
     assert counts == {"be": 2, "not": 1, "or": 1, "to": 2}
 
 
+def test_what_creates_a_table_that_a_worker_lacks_is_told(tmp_path: Path, app: Path) -> None:
+    """Not only that a program has to pass it, which whoever starts the worker has not written."""
+    (app / "lacks.py").write_text(
+        "from percola import Table, observer\n"
+        "news = Table('news'); body = news.column('body', str, observed=True)\n"
+        "sizes = Table('sizes'); size = sizes.column('size', int)\n"
+        "TABLES = [news, sizes]\n"
+        "@observer(body)\n"
+        "def measure(t, row):\n"
+        "    t.set(size, row, len(t.get(body, row)))\n"
+    )
+    where, words = ("--repo", tmp_path / "r"), ("worker", "lacks:measure", "--until-idle")
+    assert run(*where, "init", "--column", "news.body:str:observed").code == 0
+    assert run(*where, "set", "1", "body", "to be").code == 0
+    assert run(*where, *words, cwd=app, tracebacks=True).code == 3
+    [failure] = call(*where, "failed", "--json").json["failures"]
+    assert "no table 'sizes'" in failure["error"]
+    assert "'percola init --schema'" in failure["error"]
+    assert run(*where, "init", "--schema", "lacks:TABLES", cwd=app).code == 0
+    assert call(*where, "failed", "retry", "--all").code == 0
+    assert run(*where, *words, cwd=app).code == 0
+    assert call(*where, "get", "1", "sizes.size").out == "5\n"
+
+
 def test_a_worker_serves_its_metrics(
     folder: Path, app: Path, start: Start, wait_until: Wait
 ) -> None:

@@ -123,7 +123,8 @@ class Snapshot(SnapshotBase):
             known = sorted({name for name, _ in self._context.columns})
             raise UnknownTableError(
                 f"The repository's schema has no table {table.name!r}; it has "
-                f"{', '.join(known) or 'none'}. Pass it in schema=[…] when you open the repository."
+                f"{', '.join(known) or 'none'}. Pass it in schema=[…] when you open the "
+                "repository; for a command, create it by 'percola init --schema' before it starts."
             )
 
     def _check_usable(self) -> None:
