@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rendered_site import SITE, follow, load_site, made_due, png, rows
+from rendered_site import SITE, TYPES, follow, load_site, made_due, png, rows
 
 import percola
 from percola import Repository, Worker
@@ -83,6 +83,17 @@ def test_a_stylesheet_has_the_charset_that_it_declares() -> None:
     assert decode_css("ä".encode("latin-1"), "text/css; charset=latin-1") == "ä"
     assert decode_css(b'@charset "latin-1";\xe4', "text/css").endswith("ä")
     assert decode_css(b"\xc3\xa4", "text/css; charset=none-such") == "ä"
+
+
+@pytest.mark.parametrize("charset", ["undefined", "idna", "punycode"])
+def test_a_charset_of_python_alone_dead_letters_no_stylesheet(
+    charset: str, repo: Repository, due_after: Due, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(TYPES, ".css", [("Content-Type", f"text/css; charset={charset}")])
+    assert due_after({"": FILES[""], "main.css": FILES["main.css"]}) == rows([""])
+    assert due_after({"main.css": "a{}"}, day=2) == rows([""])
+    assert repo.dead_lettered() == 0
+    assert decode_css(b"\xc3\xa4", f"text/css; charset={charset}") == "ä"
 
 
 def test_references_of_a_page() -> None:

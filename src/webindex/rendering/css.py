@@ -57,7 +57,7 @@ def decode_css(body: bytes, content_type: str) -> str:
     name = declared[1] if declared else own[1].decode("ascii") if own else "utf-8"
     try:
         return body.decode(name, "replace")
-    except LookupError:
+    except (LookupError, ValueError):  # Python's codecs "undefined" and "idna" read no text.
         return body.decode("utf-8", "replace")
 
 
