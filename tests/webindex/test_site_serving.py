@@ -94,6 +94,17 @@ def test_only_single_words_are_asked_about() -> None:
     assert asked == ["unknown"]
 
 
+def test_only_the_misspelt_word_is_replaced_and_not_the_same_letters_elsewhere() -> None:
+    def respelt(query: str) -> str | None:
+        better = {"wich": "which", "lnux": "linux"}.get
+        return respell(query, str.split, better)
+
+    assert respelt("wich  sandwich") == "which sandwich"
+    assert respelt('wich "wich sand" -wich') == 'which "wich sand" -wich'
+    assert respelt("lnux wich") == "linux which"
+    assert respelt('plain   "wich"') is None
+
+
 @pytest.mark.parametrize(
     ("one", "other", "steps"),
     [("word", "word", 0), ("word", "wrod", 1), ("word", "words", 1), ("word", "wold", 1),

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from webindex.page.text import collapse
@@ -104,17 +105,38 @@ def hint_for(query: str) -> str | None:
     return None
 
 
+def with_replaced(query: str, new: Callable[[Clause], str | None]) -> str | None:
+    """The query with other texts in place of its clauses, except where `new` gives None.
+
+    None if it gives no other text.
+    """
+    tidied = _tidied(query[:MAX_CHARACTERS])
+
+    def replaced(match: re.Match[str]) -> str:
+        return new(_clause(match)) or match[0]
+
+    changed = _CLAUSE.sub(replaced, tidied, MAX_CLAUSES)
+    return changed if changed != tidied else None
+
+
+def _tidied(query: str) -> str:
+    # As texts are: without lone surrogates, which some clients send, and without soft hyphens.
+    return unicodedata.normalize("NFC", collapse(query))
+
+
+def _clause(match: re.Match[str]) -> Clause:
+    return Clause(
+        match["phrase"] or match["word"],
+        excluded=bool(match["minus"]),
+        quoted=match["phrase"] is not None,
+    )
+
+
 def parse_query(query: str) -> list[Clause]:
     """Parse a user's query. The texts are in Unicode form NFC and may contain no word at all."""
-    # As texts are: without lone surrogates, which some clients send, and without soft hyphens.
-    found = _CLAUSE.finditer(unicodedata.normalize("NFC", collapse(query[:MAX_CHARACTERS])))
     clauses = [
-        Clause(
-            match["phrase"] or match["word"],
-            excluded=bool(match["minus"]),
-            quoted=match["phrase"] is not None,
-        )
-        for match in found
+        _clause(match)
+        for match in _CLAUSE.finditer(_tidied(query[:MAX_CHARACTERS]))
         # Every word is required anyway, so AND is redundant; it is not searched for.
         if match["word"] != "AND"
     ]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from webindex.serving.base import SearchResults, ServingIndex
-from webindex.serving.query import parse_query
+from webindex.serving.query import Clause, with_replaced
 
 _SHORTEST = 4
 """Least length of a word to correct: nearly every shorter word is one letter from another word."""
@@ -24,15 +24,14 @@ def respell(
         words: splits a text into words as the index does.
         better: for a word that no document has, the nearest that one has; else None.
     """
-    changed = query
-    for clause in parse_query(query):
+
+    def corrected(clause: Clause) -> str | None:
         typed = words(clause.text)
-        if clause.excluded or len(typed) != 1 or len(typed[0]) < _SHORTEST:
-            continue
-        replacement = better(typed[0])
-        if replacement is not None:
-            changed = changed.replace(clause.text, replacement)
-    return changed if changed != query else None
+        if clause.excluded or clause.quoted or len(typed) != 1 or len(typed[0]) < _SHORTEST:
+            return None
+        return better(typed[0])
+
+    return with_replaced(query, corrected)
 
 
 def nearest(word: str, begins: Callable[[str], list[tuple[str, int]]]) -> str | None:
