@@ -12,7 +12,7 @@ import pytest
 from rendered_site import SITE, TYPES, follow, load_site, made_due, png, rows
 
 import percola
-from percola import Repository, Worker
+from percola import Repository, Transaction, Worker
 from webindex import tables
 from webindex.page.urls import page_id, page_row
 from webindex.rendering import dependencies
@@ -242,6 +242,51 @@ def test_of_the_pages_of_a_stylesheet_the_highest_ranked_and_most_linked_are_ren
     assert sorted(browser.urls) == sorted(SITE + name for name in pages)
     order = [(-ranks[name], -links[name]) for name in (u.removeprefix(SITE) for u in browser.urls)]
     assert order == sorted(order)
+
+
+class Asking(Recorder):
+    """In place of a browser: asks for a stylesheet."""
+
+    def render(self, url: str, answers: Any) -> Rendered:
+        self.urls.append(url)
+        name, answer = answers(f"{SITE}main.css")
+        return Rendered(asked={name: None if answer is None else answer.digest})
+
+
+def test_a_page_is_rendered_again_when_only_a_type_or_a_charset_was_corrected(
+    repo: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page, days = page_row(f"{SITE}page.html"), itertools.count(1)
+
+    def renders(html: str, css: str) -> bool:
+        """Whether a crawl that got these types for the same bytes has the page rendered again."""
+        monkeypatch.setitem(TYPES, ".html", [("Content-Type", html)])
+        monkeypatch.setitem(TYPES, ".css", [("Content-Type", css)])
+        files = {"page.html": LINKED.format("main.css"), "main.css": "a{}"}
+        load_site(repo, tmp_path, files, day=next(days))
+        follow(repo)
+        browser = Asking()
+        render = render_with(browser)  # type: ignore[arg-type]
+        Worker(repo, [render], threads=1, warn_unobserved=False).run_until_idle()
+        return bool(browser.urls)
+
+    assert renders("text/html; charset=latin-1", "text/css")
+    assert renders("text/html; charset=utf-8", "text/css")
+    assert renders("text/html; charset=utf-8", "text/css; charset=utf-8")
+    assert not renders("text/html;charset=UTF-8", "text/css; charset=utf-8")
+
+    def as_earlier_versions_had_it(t: Transaction) -> None:
+        about = t.get(rendering.about, page)
+        assert about is not None
+        asked = {url: told.partition(" ")[0] for url, told in about["asked"].items()}
+        t.set(
+            rendering.about,
+            page,
+            {**about, "page": about["page"].partition(" ")[0], "asked": asked},
+        )
+
+    repo.run(as_earlier_versions_had_it)
+    assert not renders("text/html; charset=utf-8", "text/css; charset=utf-8")
 
 
 def test_a_page_that_begins_to_use_a_resource_while_it_changes_is_due(

@@ -29,6 +29,7 @@ from webindex.rendering import tables as rendering
 from webindex.rendering.dependencies import (
     SEEN,
     Current,
+    answer_now,
     asked_by,
     entered_of,
     newer,
@@ -214,10 +215,8 @@ def _images(
 ) -> RDD[_Image]:
     """Every page that has an image or should have one."""
     answers: RDD[tuple[str, Current]] = documents.flatMapValues(_current)
-    asked: RDD[tuple[str, tuple[str, str]]] = abouts.flatMap(_asked)
-    now: RDD[tuple[str, tuple[str, str | None]]] = asked.leftOuterJoin(answers, parts).map(
-        lambda one: (one[1][0][0], (one[1][0][1], _answer(one[1][1])))
-    )
+    asked: RDD[tuple[str, _Asked]] = abouts.flatMap(_asked)
+    now: RDD[tuple[str, tuple[str, str | None]]] = asked.leftOuterJoin(answers, parts).map(_answer)
     return answers.groupWith(abouts, now).flatMap(_image)
 
 
@@ -226,15 +225,22 @@ def _current(document: _Document) -> Iterator[Current]:
         yield document.current
 
 
-def _asked(about: tuple[str, Mapping[str, Any]]) -> Iterator[tuple[str, tuple[str, str]]]:
-    """By the row of each URL that a browser asked for: the row of the page, and the URL."""
+_Asked = tuple[str, str, str | None]
+"""The row of a page, a URL that its browser asked for, and the digest of the answer."""
+
+
+def _asked(about: tuple[str, Mapping[str, Any]]) -> Iterator[tuple[str, _Asked]]:
+    """What a browser asked for, by the row of the URL."""
     row, shown = about
-    for url in shown["asked"]:
-        yield page_row(url), (row, url)
+    for url, told in shown["asked"].items():
+        yield page_row(url), (row, url, told)
 
 
-def _answer(found: Current | None) -> str | None:
-    return None if found is None else found.answer
+def _answer(
+    joined: tuple[str, tuple[_Asked, Current | None]],
+) -> tuple[str, tuple[str, str | None]]:
+    _, ((row, url, told), found) = joined
+    return row, (url, answer_now(told, found))
 
 
 def _image(
@@ -252,7 +258,9 @@ def _image(
         return
     expected = None
     if current is not None and is_page:
-        expected = inputs_of(current.digest, dict(answers), about["version"])
+        shown = answer_now(about["page"], current)
+        assert shown is not None
+        expected = inputs_of(shown, dict(answers), about["version"])
     yield row, (about["inputs"], expected)
 
 

@@ -37,6 +37,7 @@ __all__ = [
     "SEEN",
     "SPREAD_STEP",
     "Current",
+    "answer_now",
     "ask_page",
     "ask_resource",
     "asked_by",
@@ -96,9 +97,17 @@ class Current(NamedTuple):
         return None if pointer is None else pointer["url"]
 
     @property
+    def content_type(self) -> str:
+        """Its media type, with the charset."""
+        kind = self.capture["type"] if self.resource else self.capture["content_type"]
+        return str(kind or "text/html")
+
+    @property
     def digest(self) -> str:
-        """What tells this answer from any other: of its bytes, or of where it leads."""
-        return str(self.location or self.capture["digest"])
+        """What tells this answer from any other: of its bytes and type, or of where it leads."""
+        if self.location is not None:
+            return self.location
+        return f"{self.capture['digest']} {''.join(self.content_type.lower().split())}"
 
     @property
     def answer(self) -> str | None:
@@ -106,6 +115,17 @@ class Current(NamedTuple):
         if self.resource or self.is_page or self.location is not None:
             return self.digest
         return None
+
+
+def answer_now(told: str | None, found: Current | None) -> str | None:
+    """The digest of a URL's answer now, to compare with the one that an image was made of.
+
+    Of images that earlier versions made, that is of the bytes alone, without their type.
+    """
+    answer = None if found is None else found.answer
+    if answer is None or told is None or " " in told:
+        return answer
+    return answer.partition(" ")[0]
 
 
 def current(t: Snapshot, row: str) -> Current | None:

@@ -30,6 +30,7 @@ from webindex.rendering import tables as rendering
 from webindex.rendering.browser import Answer, Browser
 from webindex.rendering.dependencies import (
     Current,
+    answer_now,
     body_of,
     current,
     enter_seen,
@@ -142,8 +143,7 @@ def answers_at(t: Snapshot) -> Callable[[str], tuple[str | None, Answer | None]]
         capture = found.capture
         if found.location is not None:
             return url, Answer(capture["status"], {"location": found.location}, b"", digest)
-        kind = capture["type"] if found.resource else capture["content_type"]
-        headers = {"content-type": kind or "text/html"}
+        headers = {"content-type": found.content_type}
         return url, Answer(200, headers, body_of(t, row, found), digest)
 
     return answer
@@ -156,11 +156,11 @@ def _causes(
     causes = []
     if before["version"] != version:
         causes.append({"url": None, "date": None})
-    if before["page"] != page.digest:
+    if before["page"] != answer_now(before["page"], page):
         causes.append({"url": page.capture["url"], "date": page.capture["date"]})
     for url, digest in before["asked"].items():
         found = current(t, page_row(url))
-        if (None if found is None else found.answer) != digest:
+        if answer_now(digest, found) != digest:
             date = None if found is None else found.capture["date"]
             causes.append({"url": url, "date": date})
     return causes[:_MOST_CAUSES]
