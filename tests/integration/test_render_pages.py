@@ -116,6 +116,23 @@ def test_exactly_the_pages_are_rendered_again_whose_resources_changed(
     assert small_image(repo, "styled") is None and earlier_images(repo, "styled") == {}
 
 
+def test_urls_are_found_in_the_spelling_of_the_crawl(
+    repo: Repository, tmp_path: Path, browser: Browser
+) -> None:
+    """Chromium asks for `%7C` and `%5E` in a path where the markup has `|` and `^`."""
+    shown = '<img src="red^.png"><img src="blue%7C.png"><img src="lost|.png">'
+    images = {"red^.png": png(255, 0, 0), "blue%7C.png": png(0, 0, 255)}
+    load_site(repo, tmp_path, {"page|^": shown, **images})
+    work(repo, browser)
+    asked = about(repo, "page|^")["asked"]
+    assert {url for url, digest in asked.items() if digest is not None} == {
+        SITE + name for name in images
+    }
+    load_site(repo, tmp_path, {"lost|.png": png(1, 2, 3)}, day=2)
+    work(repo, browser)
+    assert about(repo, "page|^")["asked"][f"{SITE}lost|.png"] is not None
+
+
 def test_the_pages_of_a_stylesheet_are_rendered_by_links_and_no_faster_than_the_rate(
     repo: Repository, tmp_path: Path, browser: Browser, wait_until: Callable[..., object]
 ) -> None:

@@ -470,7 +470,8 @@ class _Page:
             self._refuse(number, session)
             return
         self._answered += 1
-        name, answer = self._answers(url)
+        # The browser may spell the page's own URL otherwise: "%7C" for "|".
+        name, answer = self._answers(self._url if first else url)
         if name is None:
             self._done.refused += 1
         elif not first:

@@ -135,8 +135,7 @@ def answers_at(t: Snapshot) -> Callable[[str], tuple[str | None, Answer | None]]
             url = normalise(asked)
         except BadUrlError:
             return None, None
-        row = page_row(url)
-        found = current(t, row)
+        url, found = _find(t, url)
         digest = None if found is None else found.answer
         if found is None or digest is None:
             return url, None
@@ -144,9 +143,22 @@ def answers_at(t: Snapshot) -> Callable[[str], tuple[str | None, Answer | None]]
         if found.location is not None:
             return url, Answer(capture["status"], {"location": found.location}, b"", digest)
         headers = {"content-type": found.content_type}
-        return url, Answer(200, headers, body_of(t, row, found), digest)
+        return url, Answer(200, headers, body_of(t, page_row(url), found), digest)
 
     return answer
+
+
+def _find(t: Snapshot, url: str) -> tuple[str, Current | None]:
+    """What a URL is that Chromium asks for, and its name in the crawl.
+
+    In a path, Chromium writes "%7C" and "%5E" for "|" and "^", which the standard leaves alone.
+    """
+    path, mark, query = url.partition("?")
+    written = path.replace("%7C", "|").replace("%5E", "^") + mark + query
+    for one in dict.fromkeys((url, written)):
+        if (found := current(t, page_row(one))) is not None:
+            return one, found
+    return url, None
 
 
 def _causes(
@@ -159,7 +171,7 @@ def _causes(
     if before["page"] != answer_now(before["page"], page):
         causes.append({"url": page.capture["url"], "date": page.capture["date"]})
     for url, digest in before["asked"].items():
-        found = current(t, page_row(url))
+        _, found = _find(t, url)
         if answer_now(digest, found) != digest:
             date = None if found is None else found.capture["date"]
             causes.append({"url": url, "date": date})
