@@ -57,6 +57,21 @@ def listed(chain: Chain, **options: object) -> list[str]:
 # --- Reading --------------------------------------------------------------------------------
 
 
+def test_a_compressed_sitemap_may_be_several_files_in_a_row() -> None:
+    whole = xml(A, B, C)
+    parts = [gzip.compress(part) for part in (whole[:150], b"", whole[150:])]
+    packed = b"".join(parts)
+    assert list(urls_in("sitemap", MAP, gunzipped(packed + b"\0\0"))) == [A, B, C]
+    assert gunzipped(packed[:-8]) == whole
+    assert gunzipped(parts[0] + parts[1] + b"\x1f\x8b not gzip") == whole[:150]
+    assert len(gunzipped(gzip.compress(bytes(3 << 20)) * 2)) == MAX_SITEMAP
+
+
+def test_a_byte_order_mark_hides_no_line_of_robots() -> None:
+    robots = f"\ufeffSitemap: {MAP}\n".encode()
+    assert urls_in("robots", f"{SITE}/robots.txt", robots) == {MAP: None}
+
+
 def test_sitemaps_indexes_and_robots_are_read_and_only_they(tmp_path: Path) -> None:
     as_xml, packed = [("Content-Type", "application/xml")], [("Content-Type", "application/x-gzip")]
     plain = [("Content-Type", "text/plain")]

@@ -13,6 +13,8 @@ MAX_SITEMAP: Final = 4 << 20
 
 _GZIP: Final = {"application/gzip", "application/x-gzip", "application/octet-stream"}
 _NAME: Final = re.compile(r"[^?#]*(?:\.xml\.gz|sitemap[^/?#]*\.gz)(?:[?#].*)?", re.IGNORECASE)
+_MAGIC: Final = b"\x1f\x8b"
+_PIECE: Final = 4096
 _ROBOTS: Final = re.compile(r"https?://[^/?#]+/robots\.txt")
 
 
@@ -27,10 +29,23 @@ def may_be_compressed(url: str, content_type: str | None) -> bool:
 
 
 def gunzipped(body: bytes) -> bytes:
-    """At most `MAX_SITEMAP` bytes of a body, decompressed if it is compressed by gzip."""
-    if not body.startswith(b"\x1f\x8b"):
+    """At most `MAX_SITEMAP` bytes of a body, decompressed if it is compressed by gzip.
+
+    A file may be several compressed ones in a row; those count that are before a damaged one.
+    """
+    if not body.startswith(_MAGIC):
         return body[:MAX_SITEMAP]
+    found = bytearray()
+    at = whole = 0
     try:
-        return zlib.decompressobj(wbits=31).decompress(body, MAX_SITEMAP)
+        while body.startswith(_MAGIC, at) and len(found) < MAX_SITEMAP:
+            whole = len(found)
+            inflate = zlib.decompressobj(wbits=31)
+            while at < len(body) and not inflate.eof and len(found) < MAX_SITEMAP:
+                # In small pieces, of which what follows the end of a file is copied.
+                piece = body[at : at + _PIECE]
+                found += inflate.decompress(piece, MAX_SITEMAP - len(found))
+                at += len(piece) - len(inflate.unused_data)
     except zlib.error:
-        return b""
+        del found[whole:]
+    return bytes(found)
