@@ -40,7 +40,7 @@ def urls_in(kind: str, url: str, body: bytes) -> dict[str, str | None]:
         body: its bytes.
     """
     if kind == "robots":
-        lines = body.decode("utf-8", "replace").splitlines()
+        lines = body.decode("utf-8-sig", "replace").splitlines()
         named = [(found[1], "") for line in lines if (found := _LINE.match(line))]
         entries = named[:_MOST_IN_ROBOTS]
     else:
