@@ -15,6 +15,7 @@ from percola import (
     OutcomeUnknownError,
     PercolaError,
     Repository,
+    RepositoryClosedError,
     StoreError,
     StoreFullError,
     Table,
@@ -263,6 +264,25 @@ def test_p7_a_table_that_is_gone_after_a_lost_reply_leaves_the_outcome_unknown(
     assert sent == [True]
 
 
+@pytest.mark.parametrize("applied", [True, False], ids=["applied", "not applied"])
+def test_p7_a_repository_that_is_closed_at_the_commit_point_leaves_the_outcome_unknown(
+    ground: Ground, applied: bool
+) -> None:
+    store, repo = behind_a_seam(ground)
+
+    def close(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
+        if phase(mutation) == "commit" and applied:
+            apply()
+        if phase(mutation) == "commit":
+            raise RepositoryClosedError("This repository has been closed; open it again.")
+        return apply()
+
+    store.hook = close
+    with pytest.raises(CommitUnknownError) as caught:
+        transfer(repo, 5)
+    assert ground.repo(TABLES).resolve(caught.value) is applied
+
+
 def test_p7_a_commit_declared_dead_by_resolve_cannot_arrive_later(ground: Ground) -> None:
     late: list[Callable[[], bool]] = []
 
@@ -295,11 +315,11 @@ def test_p7_run_does_not_repeat_a_transaction_whose_outcome_is_unknown(ground: G
     assert len(runs) == 1
 
 
-@pytest.mark.parametrize("failure", [StoreError, UnknownTableError])
+@pytest.mark.parametrize("failure", [StoreError, UnknownTableError, RepositoryClosedError])
 def test_p7_a_store_that_fails_after_the_commit_point_does_not_unsay_the_commit(
     ground: Ground, failure: type[PercolaError]
 ) -> None:
-    """Somebody else rolls half a row forward, and the store or a table goes before the rest."""
+    """Somebody else rolls half a row forward, and the rest cannot be reached."""
     store = SeamStore(ground.store)
     repo, other = ground.repo(TABLES, store=store), ground.repo(TABLES)
     commits_of_b: list[bool] = []

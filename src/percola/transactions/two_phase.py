@@ -62,6 +62,8 @@ from percola.errors import (
     CommitUnknownError,
     ConflictError,
     OutcomeUnknownError,
+    RepositoryClosedError,
+    RepositoryError,
     RolledBackError,
     SnapshotTooOldError,
     StoreError,
@@ -504,7 +506,7 @@ class TwoPhaseCommit:
                 if fate is None:
                     return
                 resolver.settle(cell, self._start_ts, self._lock(cell, primary), fate)
-        except (StoreError, UnknownTableError):
+        except (RepositoryError, UnknownTableError):
             return
 
     # --- Phase two ----------------------------------------------------------------------
@@ -535,6 +537,9 @@ class TwoPhaseCommit:
                 # Committed or not? The same mutation again is safe either way (P6, P7).
                 unknown = True
                 context.clock.sleep(0.05)
+            except RepositoryClosedError as error:
+                # Closed by another thread, perhaps while the call was under way.
+                raise CommitUnknownError(primary, start_ts, commit_ts) from error
             except (StoreError, UsageError) as error:
                 if not unknown:
                     # The store refused (it is full, the row too large): nothing was written.
@@ -632,7 +637,7 @@ class TwoPhaseCommit:
             yield
         except OutcomeUnknownError:
             return  # Perhaps it is done.
-        except (StoreError, UnknownTableError) as error:
+        except (RepositoryError, UnknownTableError) as error:
             self.unfinished = error if isinstance(error, StoreError) else StoreError(str(error))
             log.warning(
                 "the transaction that started at %d has committed, but the store refused to remove "
