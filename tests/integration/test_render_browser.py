@@ -210,6 +210,21 @@ def test_a_page_that_was_captured_by_http_is_asked_for_by_http(browser: Browser)
     assert asked == [url] and colours(done.image) == {(0, 0, 255)}
 
 
+def test_an_answer_that_http_does_not_allow_holds_no_page_up(browser: Browser) -> None:
+    """A header folded into two lines, one with a NUL, and a status without a phrase."""
+    square = SQUARE.format(BLUE).encode()
+    found = {
+        "": Answer(
+            200, {"content-type": "text/html;\n\tcharset=utf-8"}, b"<img src=a><img src=b>", "1"
+        ),
+        "a": Answer(200, {"content-type": "image/svg+xml;\0 charset=utf-8"}, square, "2"),
+        "b": Answer(310, {"location": f"{SITE}a"}, b"", "3"),
+    }
+    done = browser.render(SITE, lambda url: (url, found[url.removeprefix(SITE)]))
+    assert colours(done.image) >= {(0, 0, 255)}
+    assert done.asked == {f"{SITE}a": "2", f"{SITE}b": "3"}
+
+
 def test_scripts_do_not_run_unless_asked_for(browser: Browser, scripted: Browser) -> None:
     files = {
         "": "<body><script>document.body.style.background = '#ff0000'</script><noscript>"

@@ -481,12 +481,18 @@ class _Page:
             return
         # Stored answers may be used by any origin: a font of another host, for instance.
         headers = {"access-control-allow-origin": "*", **answer.headers}
+        # Chromium leaves a request waiting if it does not take the answer: a header of several
+        # lines, or a status that it has no phrase for.
         self._pipe.send(
             "Fetch.fulfillRequest",
             session,
             requestId=number,
             responseCode=answer.status,
-            responseHeaders=[{"name": name, "value": text} for name, text in headers.items()],
+            responsePhrase="Captured",
+            responseHeaders=[
+                {"name": name, "value": " ".join(text.replace("\0", " ").split())}
+                for name, text in headers.items()
+            ],
             body=base64.b64encode(answer.body).decode(),
         )
 
