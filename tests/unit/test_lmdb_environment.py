@@ -14,7 +14,13 @@ import pytest
 from engines import engine as engine
 
 import percola
-from percola import ConflictingOptionsError, RepositoryClosedError, StoreError, Table
+from percola import (
+    ConflictingOptionsError,
+    RepositoryClosedError,
+    RepositoryError,
+    StoreError,
+    Table,
+)
 from percola.cells import Cell, Kind, Op
 from percola.store.base import Put, RowMutation
 from percola.store.lmdb.driver import OpenEnvironment, Txn
@@ -328,6 +334,28 @@ def test_after_a_commit_that_the_disk_refused_the_file_is_opened_again(
     environment.write(put(environment, b"a", b"2"))
     assert stored(environment, b"a") == b"2"
     assert stored(environment, b"b") == (b"" if act == "write" else None)
+
+
+@pytest.mark.parametrize("durability", ["full", "relaxed"])
+@pytest.mark.parametrize("replaced", [False, True])
+def test_who_writes_to_a_file_that_was_removed_or_replaced_is_told_in_time(
+    tmp_path: Path, durability: str, replaced: bool, wait_until: Wait
+) -> None:
+    folder, other = tmp_path / "store", tmp_path / "other"
+    Environment(other, [b"one"]).close()
+    environment = Environment(folder, [b"one"], durability=durability)
+    environment.write(put(environment, b"before"))
+    folder.rename(tmp_path / "moved")
+    if replaced:
+        other.rename(folder)
+    environment._care_at = 0.0
+    environment.write(put(environment, b"lost"))
+    wait_until(lambda: environment._env is None)
+    for act in (lambda: environment.write(put(environment, b"more")), environment.begin_read):
+        with pytest.raises(RepositoryError, match="removed or replaced while this process had it"):
+            act()
+    environment.close()
+    assert folder.exists() == replaced
 
 
 def test_closing_while_others_read_and_write_ends_each_of_them_with_a_clear_error(

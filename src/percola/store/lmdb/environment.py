@@ -70,7 +70,8 @@ DURABILITIES: Final = ("full", "relaxed")
 _GROUP: Final = 512
 
 _CARE_SECONDS: Final = 60.0
-"""How often, in seconds, writers free the slots of killed readers; relaxed, a thread does."""
+"""How often, in seconds, writers free the slots of killed readers, and see whether the file is the
+one at its path; relaxed, a thread does."""
 
 _MAX_READERS: Final = 2048
 _LEAST_MAP_BYTES: Final = 1 << 20
@@ -184,7 +185,7 @@ class Environment:
 
     def _map(self) -> tuple[OpenEnvironment, TurnLock]:
         size = self._map_bytes
-        if self._file is not None and self._file != file_of(self.folder):
+        if self._is_replaced():
             # The numbers of tables and the safe point that this process knows are another file's.
             raise RepositoryError(
                 f"The store in {self.folder} was removed or replaced while this process had it "
@@ -239,6 +240,18 @@ class Environment:
                     _environments[self._file] = self
                 return env, turn
 
+    def _is_replaced(self) -> bool:
+        """Whether the file that was opened is no longer the one at its path, as far as one sees."""
+        if self._file is None:
+            return False
+        try:
+            file = os.stat(self.folder / "data.mdb")
+        except (FileNotFoundError, NotADirectoryError):
+            return True
+        except OSError:
+            return False
+        return (file.st_dev, file.st_ino) != self._file
+
     def _check_alone(self) -> None:
         """Raise StoreError if this process has the file open by another path.
 
@@ -288,7 +301,8 @@ class Environment:
             if isinstance(error, lmdb.MapResizedError):
                 self._grow(0)
             elif isinstance(error, lmdb.PanicError):
-                self._close_broken(env)
+                # A write to disk failed: LMDB refuses all calls until the file is opened again.
+                self._close(env)
             elif isinstance(error, lmdb.Error) and not freed:
                 raise translate(error, self.folder) from error
             elif not freed:
@@ -515,7 +529,7 @@ class Environment:
             except StoreError as why:
                 error = why
         elif isinstance(error, lmdb.PanicError):
-            self._close_broken(self._env)
+            self._close(self._env)
             if not group:
                 return  # None of the requests has been tried.
         elif in_operation:
@@ -543,9 +557,17 @@ class Environment:
         return told
 
     def _care(self) -> None:
-        """Free the slots of killed readers: they keep old pages from being reused."""
-        if self._env is None:
+        """Free the slots of killed readers: they keep old pages from being reused.
+
+        If the file was removed or replaced, close it: whoever needs it next is told, instead of
+        writing what no other process ever sees.
+        """
+        env = self._env
+        if env is None:
             return  # Closed meanwhile, or to be opened again by the next thread that needs it.
+        if self._is_replaced():
+            self._close(env)
+            return
         try:
             txn = self.begin_read()
             try:
@@ -616,10 +638,10 @@ class Environment:
         finally:
             self._resume()
 
-    def _close_broken(self, env: OpenEnvironment | None) -> None:
-        """Close an environment that failed to write its last page: LMDB refuses all calls then.
+    def _close(self, env: OpenEnvironment | None) -> None:
+        """Close this environment, unless another thread has done so already.
 
-        The next thread that needs it opens the file again, unless another one has done so already.
+        The next thread that needs it opens the file again.
         """
         self._pause()
         try:
