@@ -148,6 +148,8 @@ MISFITS: list[tuple[Codec[Any], Any, str]] = [
     (array_of(array_of(DATE)), [[], [1]], "[1][0]: int 1 is not date."),
     (map_of(str, DATE), {1: None}, "[1]: int 1 is not str."),
     (map_of(str, DATE), {None: None}, "None is one of its keys."),
+    (map_of(FLOAT32, str), {0.1: "a", 0.1 + 1e-12: "b"}, "two of its keys are the same float32."),
+    (map_of(float, str), {2**53: "a", 2**53 + 1: "b"}, "two of its keys are the same float."),
     (map_of(str, decimal_of(3)), {"a": Decimal("0.5")}, "['a']: it has more than 0 digits after"),
     (struct_of(a=str), {"b": "x"}, "it has the key 'b', which is no field."),
     (struct_of(a=struct_of(b=INT16)), {"a": {"b": 2.5}}, ".a.b: float 2.5 is not int16."),
