@@ -88,3 +88,14 @@ def test_no_two_units_of_a_machine_listen_on_one_port_and_prometheus_asks_the_wo
     scrape = (FOLDER.parent / "prometheus" / "percola.scrape.yml").read_text()
     [job] = re.findall(r"job_name: percola-worker\n(?:.*\n)*?.*targets: \[(.*)\]", scrape)
     assert [int(port) for port in re.findall(r":(\d+)", job)] == of_workers[:2]
+
+
+def test_a_unit_that_may_write_nowhere_says_how_it_may_write_a_repository_in_a_folder() -> None:
+    """Opening a folder writes: with the unit as it is, that was 'Read-only file system'."""
+    for unit in UNITS:
+        text = unit.read_text()
+        assert "\nProtectSystem=strict\n" in text
+        opens = re.search(r"/percola (worker|serve) ", text) is not None
+        assert ("\n#ReadWritePaths=/" in text) == opens, unit.name
+    page = (FOLDER.parents[1] / "docs" / "scaling.md").read_text()
+    assert "`ReadWritePaths=`" in page
