@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -116,7 +117,7 @@ def _find_provider() -> tuple[Any, bool]:
 
     exporter: SpanExporter
     if os.environ.get(_EXPORTER) == "console":
-        exporter = ConsoleSpanExporter()
+        exporter = ConsoleSpanExporter(out=sys.stderr)  # Standard output may be for a program.
     else:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 

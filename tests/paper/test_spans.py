@@ -121,6 +121,14 @@ def test_without_being_turned_on_it_loads_and_makes_nothing(
     assert percola.open("memory:", [docs]).context.spans is None
 
 
+def test_spans_on_the_console_leave_standard_output_to_the_command(tmp_path: Path) -> None:
+    repo = ("--repo", tmp_path / "repo")
+    assert run(*repo, "init", "--column", "docs.title:str").code == 0
+    answer = run(*repo, "set", "a", "title", "A", "--json", OTEL_TRACES_EXPORTER="console")
+    assert answer.json["commit_ts"] == 1
+    assert '"percola.commit_ts": 1' in answer.err
+
+
 def test_a_setting_that_the_sdk_refuses_stops_no_program(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
