@@ -129,6 +129,13 @@ def test_the_repository_is_named_before_or_after_the_command_or_in_the_environme
     assert answer.code == 2 and "PERCOLA_REPO" in answer.err and answer.out == ""
 
 
+def test_an_empty_name_is_not_taken_for_none(folder: Path) -> None:
+    """As of --repo "$REPO" in a script: the command took the repository of PERCOLA_REPO."""
+    for words in (("--repo", "", "status"), ("status", "--repo", "")):
+        answer = call(*words, PERCOLA_REPO=str(folder))
+        assert answer.code == 2 and "Say which repository" in answer.err and answer.out == ""
+
+
 @pytest.mark.parametrize(
     "words",
     [

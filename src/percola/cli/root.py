@@ -80,4 +80,5 @@ def _show_version(context: click.Context, _: click.Parameter, asked: bool) -> No
 @click.pass_obj
 def cli(session: Session) -> None:
     """Inspect a Percola repository, write single cells, and run workers."""
-    session.address = session.address or os.environ.get("PERCOLA_REPO")
+    if session.address is None:
+        session.address = os.environ.get("PERCOLA_REPO")

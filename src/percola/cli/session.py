@@ -209,7 +209,7 @@ def _never_fail_to_encode() -> None:
 
 
 def _keep_repo(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
-    if value:
+    if value is not None:  # An empty one, as of a variable that is not set, names no repository.
         context.ensure_object(Session).address = value
 
 
