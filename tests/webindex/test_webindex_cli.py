@@ -25,6 +25,7 @@ from percola import Repository
 from webindex import tables
 from webindex.load.report import LoadReport
 from webindex.load.transaction import load_captures
+from webindex.observers.parse import parse
 from webindex.page.urls import page_row
 from webindex.sample import CHANGED_URL, CHANGED_WORDS
 from webindex.workers.processes import open_repository
@@ -289,6 +290,21 @@ def test_work_goes_on_past_what_it_cannot_process_and_says_so(
     assert "parse failed on pages[" in answer.err and "attempt 5 of 5" in answer.err
     answer = call(*work, "--json")
     assert answer.code == 3 and answer.json["dead_lettered"] == 1
+
+
+def test_work_until_idle_does_not_wait_for_a_paused_observer(
+    repo: Repository, folder: Path
+) -> None:
+    """It waited for ever."""
+    load_captures(repo, recrawl(), "recrawl.warc.gz")
+    repo.pause_observer(parse, reason="a test")
+    work = ("work", "--repo", folder, "--until-idle", "--processes", 1)
+    answer = run(*work)
+    assert answer.code == 4
+    assert f"Changes wait for parse, paused: see 'percola --repo {folder} observers'." in answer.out
+    repo.resume_observer("parse")
+    answer = run(*work)
+    assert (answer.code, answer.err) == (0, "") and "paused" not in answer.out
 
 
 # --- Mistakes -----------------------------------------------------------------------------

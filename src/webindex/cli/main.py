@@ -96,6 +96,8 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 DEAD_LETTERED: Final = 3
 """The exit status of `work --until-idle` if changes are dead-lettered."""
+PAUSED: Final = 4
+"""Its exit status if none is, and changes wait for observers that are paused."""
 
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -226,7 +228,8 @@ def load(
 @click.option(
     "--until-idle",
     is_flag=True,
-    help="Stop when no work is left; with exit status 3 if changes are dead-lettered.",
+    help="Stop when no work is left; with exit status 3 if changes are dead-lettered, else with 4 "
+    "if some wait for paused observers.",
 )
 def work(
     repo: str,
@@ -263,7 +266,7 @@ def work(
                 show=show,
                 stopping=stopping,
                 # Pages that are due wait for a worker that renders.
-                is_idle=None if renders else stack.enter_context(idle_but_for_renders(opened)),
+                is_idle=stack.enter_context(idle_but_for_renders(opened, renders=renders)),
             )
             if renders:
                 command = ["run-renderer", *(["--rate", str(render_rate)] if render_rate else [])]
@@ -285,7 +288,7 @@ def work(
                 ):
                     run(fleet)
         summary = summarise(opened, since=before)
-        failed = opened.dead_lettered()
+        failed, paused = opened.dead_lettered(), _waited_for(opened)
         if as_json:
             click.echo(json.dumps({**summary.to_json(), "dead_lettered": failed}))
         else:
@@ -297,8 +300,22 @@ def work(
                     f"see 'percola --repo {repo} failed'.",
                     style="yellow",
                 )
-    if failed and until_idle:
-        click.get_current_context().exit(DEAD_LETTERED)
+            if paused:
+                console.print(
+                    f"Changes wait for {', '.join(paused)}, paused: see 'percola --repo {repo} "
+                    "observers'.",
+                    style="yellow",
+                )
+    if until_idle and (failed or paused):
+        click.get_current_context().exit(DEAD_LETTERED if failed else PAUSED)
+
+
+def _waited_for(repo: Repository) -> list[str]:
+    """The paused observers for which changes wait."""
+    if not (paused := repo.paused_observers()):
+        return []
+    pending = repo.pending()
+    return [one.name for one in paused if any(pending.get(column) for column in one.columns)]
 
 
 def _beside(renderer: Watched, run: Callable[[Watched], None], workers: Watched) -> None:

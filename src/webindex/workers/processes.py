@@ -18,7 +18,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final, Protocol
 
 from percola import Observer, Repository, Worker, WorkerOptions
@@ -260,13 +260,19 @@ def supervise(
 
 
 @contextmanager
-def idle_but_for_renders(repo: Repository) -> Iterator[Callable[[], bool]]:
-    """A function that says whether nothing is dirty but pages that are to be rendered."""
-    if not keeps_resources(repo):
-        yield repo.is_idle
-        return
-    with open_index(repo, create=True) as index:
-        yield Worker(repo, build_observers(index, resources=True), warn_unobserved=False).is_idle
+def idle_but_for_renders(
+    repo: Repository, *, renders: bool = False
+) -> Iterator[Callable[[], bool]]:
+    """A function that says whether nothing is left to do; with `renders`, nothing to render either.
+
+    What only paused observers have yet to handle does not count.
+    """
+    with ExitStack() as stack:
+        index = stack.enter_context(open_index(repo, create=True))
+        observers = build_observers(index, resources=keeps_resources(repo))
+        if renders:
+            observers.append(render_with(stack.enter_context(Browser())))
+        yield Worker(repo, observers, warn_unobserved=False).is_idle
 
 
 def is_at_rest(repo: Repository) -> bool:
