@@ -325,7 +325,8 @@ def test_a_worker_ends_if_its_repository_is_removed(
         worker = Worker(repo, [nothing], timeout=1.0)
         running = pool.submit(worker.run)
         try:
-            wait_until(lambda: any(one.observers for one in processes(repo)), what="its start")
+            # It announces its observers, and then makes the file by which it is woken.
+            wait_until(lambda: any((folder / "wake").iterdir()), what="its start")
             folder.rename(moved)
             if replaced:
                 shutil.copytree(moved, folder, ignore=shutil.ignore_patterns("wake"))
