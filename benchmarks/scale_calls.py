@@ -8,9 +8,9 @@ three calls.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from benchmarks import fig9_brokerage
 from benchmarks.fig9_emulator import Emulator, Size
@@ -137,3 +137,33 @@ def of_brokerage() -> dict[str, dict[str, float]]:
     mix = [one for one in found.values() if "share" in one]
     found[""] = {name: sum(one["share"] * one[name] for one in mix) for name in NAMES}
     return found
+
+
+class BrokerageCalls(NamedTuple):
+    """What figure 9 calls for, in a transaction of its mix.
+
+    Attributes:
+        mix: the calls of a client's transaction.
+        worker: those of an observer's run.
+        results: observer's runs, one for each completed trade at most.
+        writing: transactions that write.
+    """
+
+    mix: Mapping[str, float]
+    worker: Mapping[str, float]
+    results: float
+    writing: float
+
+    @property
+    def all(self) -> Mapping[str, float]:
+        """The calls of a transaction with its share of the observer's runs."""
+        return {name: self.mix[name] + self.results * self.worker[name] for name in self.mix}
+
+
+def brokerage_calls() -> BrokerageCalls:
+    """Those of the brokerage that `of_brokerage` counts."""
+    calls = of_brokerage()
+    results = calls["trade_result"]["share"]
+    return BrokerageCalls(
+        calls[""], calls["worker"], results, results + calls["trade_order"]["share"]
+    )

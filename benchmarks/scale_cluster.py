@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from benchmarks.scale_calls import of_brokerage
-from benchmarks.scale_costs import brokerage_calls, program_costs
+from benchmarks.scale_calls import brokerage_calls
+from benchmarks.scale_costs import program_costs
 from benchmarks.scale_queues import Load, Station, Visit
 
 SIZES: Final = (11, 30, 100, 300, 1_000, 3_000, 10_000, 15_000)
@@ -70,10 +70,9 @@ def brokerage(figures: Mapping[str, Any]) -> Work:
 
     With its share of the observer's runs, one for each completed trade at most.
     """
-    mix, worker, results = brokerage_calls()
+    mix, worker, results, writing = brokerage_calls()
     client, servers = (program_costs(figures, part, 16) for part in ("client", "servers"))
     observing = results * client.of(worker)
-    writing = results + of_brokerage()["trade_order"]["share"]
     return Work(
         "brokerage (figure 9)",
         client.of(mix) + observing,

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.measure import OUTPUT
-from benchmarks.scale_calls import of_brokerage
+from benchmarks.scale_calls import brokerage_calls
 from percola import PercolaError
 
 FILE: Final = Path(__file__).with_name("scale.json")
@@ -201,16 +201,9 @@ def program_costs(figures: Mapping[str, Any], part: str, threads: int) -> CallCo
     That is more than in figure 8, where one call is made over and over: as many times as much as
     the brokerage takes with one client, beside its calls at the costs of figure 8.
     """
-    mix, worker, results = brokerage_calls()
-    calls = mix if part == "client" else {name: mix[name] + results * worker[name] for name in mix}
-    shown = "clients" if part == "client" else part
+    calls = brokerage_calls()
+    shown, made = ("clients", calls.mix) if part == "client" else (part, calls.all)
     measured = figures["fig9"]["lines"]["1"][shown]
     return call_costs(figures, part, threads).times(
-        measured / call_costs(figures, part, 1).of(calls)
+        measured / call_costs(figures, part, 1).of(made)
     )
-
-
-def brokerage_calls() -> tuple[Mapping[str, float], Mapping[str, float], float]:
-    """Calls of a transaction of figure 9, those of an observer's run, and runs a transaction."""
-    calls = of_brokerage()
-    return calls[""], calls["worker"], calls["trade_result"]["share"]

@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from benchmarks.scale_calls import of_brokerage
+from benchmarks.scale_calls import brokerage_calls
 from benchmarks.scale_cluster import CLUSTERING, OBSERVED, SYNCS
-from benchmarks.scale_costs import OPERATIONS, brokerage_calls, call_costs, program_costs
+from benchmarks.scale_costs import OPERATIONS, call_costs, program_costs
 from benchmarks.scale_queues import Load, Outcome, Station, Visit, simulate
 
 THREADS: Final = 16
@@ -199,26 +199,25 @@ def figure_9(figures: Mapping[str, Any]) -> list[Prediction]:
     How long each part waited for a core is not predicted: the kernel has told it.
     """
     lines = figures["fig9"]["lines"]
-    mix, worker, results = brokerage_calls()
-    both = {name: mix[name] + results * worker[name] for name in mix}
-    writing = results + of_brokerage()["trade_order"]["share"]
+    calls = brokerage_calls()
     oracle = figures["oracle"]["call_us"] / 1000
+    alone, many = (
+        {
+            "clients": program_costs(figures, "client", threads).of(calls.mix),
+            "servers": program_costs(figures, "servers", threads).of(calls.all),
+        }
+        for threads in (1, THREADS)
+    )
+    # The worker's part is not in a client's way.
+    servers = program_costs(figures, "servers", 1)
+    in_the_way = servers.of(calls.mix) / servers.of(calls.all)
+    draws = calls.mix["draws"] * program_costs(figures, "client", 1).draw
     found = []
     for processes, line in lines.items():
         clients = f"{processes} client{'s' if processes != '1' else ''}"
         # Between one thread and sixteen, calls become cheaper with each doubling.
         depth = {"1": 0.0, "2": 0.25, "4": 0.5}.get(processes, 1.0)
-        (ours, theirs), (fewer, less) = (
-            (
-                program_costs(figures, "client", threads).of(mix),
-                program_costs(figures, "servers", threads).of(both),
-            )
-            for threads in (1, THREADS)
-        )
-        parts = {
-            "clients": ours + depth * (fewer - ours),
-            "servers": theirs + depth * (less - theirs),
-        }
+        parts = {name: ms + depth * (many[name] - ms) for name, ms in alone.items()}
         used = "fig9 with one client"
         if processes != "1":
             found += [
@@ -233,26 +232,22 @@ def figure_9(figures: Mapping[str, Any]) -> list[Prediction]:
             ]
         if "waited" not in line:
             continue  # Of an earlier run: its rate says how busy the machine was.
-        # The worker's part is not in a client's way.
-        servers = program_costs(figures, "servers", 1)
-        of_clients = parts["servers"] * servers.of(mix) / servers.of(both)
         # Of the stored run's clients it is below zero, as waits of ended threads were taken off.
         longer = {part: 1 + max(0.0, ms) / line[part] for part, ms in line["waited"].items()}
-        draws = mix["draws"] * program_costs(figures, "client", 1).draw
         mine = parts["clients"] - draws
         outcome = on_one_machine(
             [
                 Step(
                     draws * longer["clients"],
-                    mix["draws"] * oracle * longer["oracle"],
+                    calls.mix["draws"] * oracle * longer["oracle"],
                     0.0,
                     shared=True,
                 ),
                 Step(
                     mine * longer["clients"],
-                    of_clients * longer["servers"],
+                    in_the_way * parts["servers"] * longer["servers"],
                     0.0,
-                    SYNCS * writing * _sync(figures),
+                    SYNCS * calls.writing * _sync(figures),
                 ),
             ],
             Load(int(processes), 1),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import scale_costs
-from benchmarks.scale_calls import of_brokerage
+from benchmarks.scale_calls import brokerage_calls, of_brokerage
 from benchmarks.scale_cluster import Cluster, Shared, Work, clustering, network, walls
 from benchmarks.scale_here import figure_7, figure_8, figure_9
 from benchmarks.scale_queues import Load, Station, Visit, erlang_c, simulate, solve
@@ -153,7 +153,7 @@ def test_the_costs_of_calls_explain_the_operations_that_they_come_from() -> None
 
 def test_a_programs_calls_cost_as_many_times_as_much_as_the_brokerage_has_taken() -> None:
     figures = scale_costs.load()
-    mix, worker, runs = scale_costs.brokerage_calls()
+    mix, worker, runs, _ = brokerage_calls()
     client, servers = (
         scale_costs.program_costs(figures, part, 1) for part in ("client", "servers")
     )
