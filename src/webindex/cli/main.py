@@ -25,7 +25,6 @@ from rich.padding import Padding
 from rich.text import Text
 
 from percola import Observer, PercolaError, Repository
-from percola.platform.files import is_full
 from webindex.cli.crawl_docs import crawl_docs
 from webindex.cli.dev_opensearch import dev_opensearch
 from webindex.cli.explain import LISTED, print_story, story_json
@@ -93,6 +92,9 @@ _STEPS: Final = {
     "renders.due": "to render",
 }
 
+# As percola.platform.files.is_full, which is not public.
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
 DEAD_LETTERED: Final = 3
 """The exit status of `work --until-idle` if changes are dead-lettered."""
 PAUSED: Final = 4
@@ -129,7 +131,7 @@ class _Group(click.Group):
             ctx.exit(1)
         except OSError as error:
             # Other files have names, and mostly errors of their own.
-            if not (error.errno == errno.EPIPE or is_full(error)) or error.filename is not None:
+            if error.errno not in (errno.EPIPE, *_FULL) or error.filename is not None:
                 raise
             # The reader of our output closed the pipe, or its disk is full: exit without Python's
             # own message.
