@@ -457,7 +457,7 @@ def test_a_worker_brings_its_tables(tmp_path: Path, app: Path) -> None:
 
 
 def test_what_creates_a_table_that_a_worker_lacks_is_told(tmp_path: Path, app: Path) -> None:
-    """Not only that a program has to pass it, which whoever starts the worker has not written."""
+    """The operator who starts a worker has not written its program, so a command is named, too."""
     (app / "lacks.py").write_text(
         "from percola import Table, observer\n"
         "news = Table('news'); body = news.column('body', str, observed=True)\n"

@@ -559,8 +559,8 @@ class Environment:
     def _care(self) -> None:
         """Free the slots of killed readers: they keep old pages from being reused.
 
-        If the file was removed or replaced, close it: whoever needs it next is told, instead of
-        writing what no other process ever sees.
+        If the file was removed or replaced, close it: the next call raises RepositoryError, and
+        nothing is written that no other process ever sees.
         """
         env = self._env
         if env is None:
