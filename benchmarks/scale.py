@@ -29,6 +29,7 @@ from benchmarks.scale_cluster import (
     Work,
     brokerage,
     clustering,
+    names_rows,
     network,
     per_core,
     scan_cores,
@@ -107,7 +108,6 @@ def figure_7(figures: Mapping[str, Any], work: Work, cores: int) -> dict[str, An
     stations, visits, load = network(cluster, work, shared)
     most = solve(stations, visits, load).per_second
     latency = (shared.read_servers + shared.read_client + shared.trip) / 1000
-    looked = cluster.regions * latency / 2
     ours: list[float | None] = []
     batch: list[float | None] = []
     start = stated["spark_start_seconds"]["value"]
@@ -115,6 +115,9 @@ def figure_7(figures: Mapping[str, Any], work: Work, cores: int) -> dict[str, An
     for percent in RATES:
         arrivals = documents * percent / 100 / 3600
         open_load = Load(cluster.workers, arrivals=arrivals)
+        # Half a scan over the regions, or one of the row's.
+        named = names_rows(cluster, arrivals * work.row_locks)
+        looked = latency * (1 if named else cluster.regions / 2)
         rounds = 1 + wakes_a_second(cluster, shared)
         waits = respond(stations, visits, open_load).seconds
         held = arrivals < most and waits != float("inf")

@@ -35,8 +35,8 @@ _WAKE_CALLS: Final = 1000.0
 """The most reports of commits a second, of all processes."""
 
 
-_NAMED: Final = 24
-"""The most rows that a wake-up names (percola.coordination.wake_ups)."""
+_NAMED: Final = 16 * 24
+"""The most rows of 32 bytes that a process reports at a time (percola.coordination)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,9 +251,19 @@ def wake_calls(cluster: Cluster, work: Work, shared: Shared) -> float:
     A process reports its commits to one of the oracles, once in ten milliseconds, or in as many as
     there are sessions; sending wake-ups takes a tenth of the time at most.
     """
-    most = 1000 * cluster.workers / max(10.0, float(cluster.workers))
+    most = 1000 * cluster.workers / _report_ms(cluster)
     calls = min(most, cluster.linear * work.row_locks) / cluster.oracles
     return min(0.9, calls * shared.lock_call / 1000 + _SENDING)
+
+
+def _report_ms(cluster: Cluster) -> float:
+    """Milliseconds between two reports of a process."""
+    return max(10.0, float(cluster.workers))
+
+
+def names_rows(cluster: Cluster, rows: float) -> bool:
+    """Whether wake-ups name the rows, where so many a second are changed, by all workers alike."""
+    return rows / cluster.workers * _report_ms(cluster) / 1000 <= _NAMED
 
 
 def wakes_a_second(cluster: Cluster, shared: Shared) -> float:
@@ -269,18 +279,21 @@ def scan_cores(cluster: Cluster, work: Work, shared: Shared, *, busy: bool) -> f
     """Cores of the region servers that looking for work takes.
 
     A thread of each worker scans all regions once a second, or as often as takes a tenth of its
-    time if nothing is found; and after each wake-up the regions of the rows that it names, or all
-    of them where these are too many. It scans one region after the other, so no faster than a call
-    takes. While there is work for all (`busy`), it is not woken.
+    time if nothing is found. While others commit, one idle worker looks at each row; where a report
+    would name too many, each worker scans all regions after each wake-up. It scans one region after
+    the other, so no faster than a call takes. While there is work for all (`busy`), it is not
+    woken.
     """
     latency = shared.read_servers + shared.read_client + shared.trip
     if busy:
         calls = float(cluster.regions)
     else:
-        wakes = wakes_a_second(cluster, shared)
-        rows = cluster.linear * work.row_locks / wakes if wakes else 0.0
-        named = cluster.regions if rows > _NAMED else min(rows, cluster.regions)
-        calls = min(cluster.regions, 0.1 * 1000 / latency) + wakes * named
+        calls = min(cluster.regions, 0.1 * 1000 / latency)
+        rows = cluster.linear * work.row_locks
+        if names_rows(cluster, rows):
+            calls += rows / cluster.scanning
+        else:
+            calls += wakes_a_second(cluster, shared) * cluster.regions
     return cluster.scanning * min(calls, 1000 / latency) * shared.read_servers / 1000
 
 
@@ -359,8 +372,8 @@ def walls(figures: Mapping[str, Any], work: Work) -> list[Wall]:
             (cores - _FIXED) * rate,
             cores,
             True,
-            f"while others commit: wake-ups with over {_NAMED} rows have each worker scan each "
-            "region",
+            f"while others commit: after a report of over {_NAMED} rows each idle worker scans all "
+            "regions",
         )
     )
     processes = value("sessions")

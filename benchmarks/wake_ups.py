@@ -1,8 +1,8 @@
-"""§2.4: how a single change finds an idle worker on HBase, by the number of the table's regions.
+"""§2.4: how a single change finds an idle worker on HBase, by regions of the table and by workers.
 
-A table is split into regions, and two worker processes observe it. Changes come one at a time, ten
-a second, each in a row of its own. It is measured how long each waits until its observer begins,
-and what workers and region server compute for it; and what they compute while nothing changes.
+A table is split into regions, and worker processes observe it. Changes come one at a time, ten a
+second, each in a row of its own. It is measured how long each waits until its observer begins, and
+what workers and region server compute for it; and what they compute while nothing changes.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from benchmarks.processes import until
 from benchmarks.tablets import worker
 from percola import Table, Transaction, observer
 
-REGIONS: Final = (1, 20, 100)
-PROCESSES: Final = 2
+CASES: Final = ((1, 2), (20, 2), (100, 2), (20, 8))
+"""Regions and worker processes."""
 _ROWS: Final = 1000
 _PACE: Final = 0.1  # seconds
 
@@ -53,7 +53,7 @@ OBSERVERS: Final = [_note_time]
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was measured of a table with so many regions.
+    """What was measured of a table with so many regions, and so many worker processes.
 
     Attributes:
         waited: milliseconds from the end of a commit to the beginning of the observer.
@@ -63,12 +63,15 @@ class Found:
     """
 
     regions: int
+    processes: int
     waited: Distribution
     change: dict[str, float]
     idle: dict[str, float]
 
 
-def measure(address: str, computing: Mapping[str, Processors], regions: int, changes: int) -> Found:
+def measure(
+    address: str, computing: Mapping[str, Processors], regions: int, processes: int, changes: int
+) -> Found:
     """Measure with a table that has been created anew."""
     percola.open(address, [_docs]).close()
     rows = [f"{number:03}" for number in range(_ROWS)]
@@ -77,7 +80,7 @@ def measure(address: str, computing: Mapping[str, Processors], regions: int, cha
     with percola.open(address, [_docs]) as repo, ExitStack() as stack:
         started = [
             stack.enter_context(worker(address, 1, "benchmarks.wake_ups:OBSERVERS"))
-            for _ in range(PROCESSES)
+            for _ in range(processes)
         ]
         parts = {**computing, "workers": Processors(one.process.pid for one in started)}
 
@@ -117,6 +120,7 @@ def measure(address: str, computing: Mapping[str, Processors], regions: int, cha
     assert waited is not None
     return Found(
         regions,
+        processes,
         waited,
         {name: ms / changes for name, ms in spent.items()},
         {name: ms / (changes * _PACE) for name, ms in idle.items()},
@@ -127,24 +131,25 @@ def run(console: Console, *, quick: bool) -> None:
     """Measure, print the table, leave the figures as JSON."""
     circumstances = conditions()
     found = []
-    for regions in REGIONS:
-        console.log(f"Wake-ups: a table with {regions} regions on HBase …")
+    for regions, processes in CASES:
+        console.log(f"Wake-ups: {regions} regions on HBase, {processes} workers …")
         with temporary_folder() as folder, servers("HBase", folder) as (address, computing):
-            found.append(measure(address, computing, regions, 30 if quick else 200))
+            found.append(measure(address, computing, regions, processes, 30 if quick else 200))
     grid = Grid(
-        title="A single change, by regions: how long it waits for one of two idle workers, and "
-        "processor time",
+        title="A single change, by regions and worker processes: how long it waits for an idle "
+        "one, and processor time",
         title_justify="left",
         box=SIMPLE_HEAD,
         pad_edge=False,
     )
-    for name in ("regions", "median ms", "95 % ms"):
+    for name in ("regions", "workers", "median ms", "95 % ms"):
         grid.add_column(name, justify="right", no_wrap=True)
     for name in ("a change: servers ms", "workers ms", "idle, a second: servers ms", "workers ms"):
         grid.add_column(name, justify="right")
     for one in found:
         grid.add_row(
             f"{one.regions}",
+            f"{one.processes}",
             *(f"{ms:.1f}" for ms in (one.waited.p50, one.waited.p95)),
             *(
                 f"{part['servers']:.0f}" if key == "servers" else f"{part['workers']:.0f}"

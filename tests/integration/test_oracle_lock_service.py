@@ -19,15 +19,18 @@ from typing import Any, Final
 
 import pytest
 from children import Child, ask, hear, say, seconds
-from lock_service import LOCK_SECONDS, Server, live, serve
+from lock_service import LOCK_SECONDS, Networked, Server, live, serve
 from oracle_in_process import leading
 
+from percola import Repository, Table, Transaction, Worker, observer
 from percola.coordination.lock_service.client import LockServiceClient
 from percola.coordination.lock_service.server import LockServiceServer
 from percola.coordination.wake_ups import mark_of, rows_of
 from percola.oracle.client import NetworkOracle
+from percola.oracle.embedded import EmbeddedOracle
 from percola.rpc import frames
 from percola.rpc.client import Access, Connection
+from percola.store.memory import MemoryStore
 
 Wait = Callable[..., Any]
 
@@ -511,6 +514,74 @@ def test_a_process_that_only_sends_wake_ups_opens_no_session(
     assert woken.wait(10)
     assert server.service.sessions == 1
     loader.close()
+
+
+# --- Idle workers -------------------------------------------------------------------------
+
+docs = Table("docs")
+text = docs.column("text", str, observed=True)
+size = docs.column("size", int)
+
+
+def test_one_idle_worker_is_told_of_a_changed_row_and_none_waits_for_a_scan(
+    server: Server, wait_until: Wait
+) -> None:
+    store = MemoryStore()
+    oracle = EmbeddedOracle(store)
+
+    @observer(text)
+    def measure(t: Transaction, row: str) -> None:
+        t.set(size, row, len(t.get(text, row) or ""))
+
+    def process(stack: ExitStack) -> tuple[Repository, Networked]:
+        coordination = Networked(server.address)
+        stack.callback(coordination.close)
+        repo = Repository("memory", store, oracle, coordination, [docs], one_step=False)
+        return repo, coordination
+
+    def idle() -> int:
+        return sum(len(pool.idle) for pool in server.service._pools.values())
+
+    with ExitStack() as stack:
+        loader, _ = process(stack)
+        processes = [process(stack) for _ in range(3)]
+        # Nothing but wake-ups tells a worker of a change.
+        workers = [
+            Worker(repo, [measure], threads=2, rescan=3600, sweep=3600) for repo, _ in processes
+        ]
+        for worker in workers:
+            worker.start()
+            stack.callback(worker.stop)
+        wait_until(lambda: idle() == 3)
+        for _, coordination in processes:
+            del coordination.told[:]
+
+        def told() -> list[int]:
+            about = [[rows_of(one).values() for one in process.told] for _, process in processes]
+            assert not any(None in of for one in about for of in one), "a whole table"
+            return [sum(len(rows or ()) for of in one for rows in of) for one in about]
+
+        def change(rows: list[str]) -> None:
+            for row in rows:
+                with loader.transaction() as t:
+                    t.set(text, row, row)
+            cells = [(size, row) for row in rows]
+            wait_until(lambda: None not in loader.snapshot().get_many(cells))
+
+        for n in range(60):
+            change([f"a{n}"])
+        assert sum(told()) == 60 and min(told()) > 0, "each row to one of them, in turn"
+        # Nor are they all told of the table where many rows change at once.
+        change([f"many {n:20}" for n in range(300)])
+        assert sum(told()) == 360
+        # Of a worker that has stopped nobody waits for an answer, nor of a process that has ended.
+        wait_until(lambda: idle() == 3)
+        workers[0].stop()
+        change([f"b{n}" for n in range(30)])
+        wait_until(lambda: idle() == 2)
+        workers[1].stop()
+        processes[1][1].close()
+        change([f"c{n}" for n in range(30)])
 
 
 # --- A thousand ---------------------------------------------------------------------------

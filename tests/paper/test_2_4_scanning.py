@@ -11,8 +11,9 @@ from stores import Ground, PassingStore, notify, put, put_all
 
 from percola import Table, Transaction, observer
 from percola.cells import Kind
-from percola.coordination.wake_ups import wake_up_of
+from percola.coordination.wake_ups import mark_of, marks_of_pool, wake_up_of
 from percola.errors import StoreError
+from percola.observers.observer import Observers
 from percola.observers.scanner import Scanner
 from percola.store.base import Tablet
 
@@ -275,7 +276,7 @@ class TestRows:
 
     def test_of_many_rows_the_whole_table_is_scanned(self, stage: Stage) -> None:
         stage.look()
-        stage.commit_elsewhere(*(f"{number:02}" for number in range(25)))
+        stage.commit_elsewhere(*(f"{number:032}" for number in range(25)))
         assert stage.look() == ["links"]
         assert stage.store.ranges == [(b"", b"")]
         assert len(stage.ran) == 25
@@ -404,3 +405,30 @@ def test_n7_where_little_is_dirty_one_call_finds_it_and_a_random_row_begins(grou
         assert stage.ran == rows[at:] + rows[:at]
         first.add(at)
     assert len(first) > 3
+
+
+def test_a_scanner_whose_store_fails_is_not_well_until_a_look_succeeds(stage: Stage) -> None:
+    def fail(table: str) -> None:
+        raise StoreError("the region moves")
+
+    assert stage.scanner.is_well
+    stage.store.on_look = fail
+    stage.look()
+    assert not stage.scanner.is_well, "a worker that says it is idle is told of rows"
+    stage.store.on_look = lambda table: None
+    stage.look()
+    assert stage.scanner.is_well
+
+
+def test_rows_that_not_every_idle_worker_can_handle_at_once_are_told_to_all_workers() -> None:
+    def run(t: Transaction, row: str) -> None: ...
+
+    plain = [observer(one, name=one.name)(run) for one in (contents, target)]
+    assert marks_of_pool(Observers(plain).pool) == {mark_of("docs"), mark_of("links")}
+    assert Observers(plain).pool == Observers(plain[::-1]).pool
+    another = observer(target, name="another")(run)
+    assert Observers([plain[0], another]).pool != Observers(plain).pool
+    for options in ({"dedicated": True}, {"rate": 5.0}):
+        limited = observer(target, name="target", **options)(run)  # type: ignore[call-overload]
+        assert marks_of_pool(Observers([plain[0], limited]).pool) == {mark_of("docs")}
+        assert Observers([limited]).pool == b""

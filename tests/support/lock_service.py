@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Callable, Iterable
 from multiprocessing.connection import Connection
 from typing import Final
 
@@ -15,6 +16,8 @@ from children import hear, say
 
 from percola.coordination.lock_service.client import LockServiceClient
 from percola.coordination.lock_service.server import LockServiceServer
+from percola.coordination.memory import MemoryCoordination
+from percola.coordination.wake_ups import Place
 from percola.rpc.server import FrameServer, Peer
 
 LOCK_SECONDS: Final = 10.0
@@ -52,6 +55,41 @@ class Server:
     def stop(self) -> None:
         """End it."""
         self._server.stop()
+
+
+class Networked(MemoryCoordination):
+    """A process whose locks and wake-ups are those of the service; the rest it knows alone.
+
+    Attributes:
+        told: the wake-ups that have come.
+    """
+
+    def __init__(self, *addresses: str) -> None:
+        super().__init__()
+        self.told: list[bytes] = []
+        self.client = LockServiceClient(addresses, lock_seconds=LOCK_SECONDS)
+
+    def try_lock(self, table: str, row: bytes) -> bool:
+        return self.client.try_lock(table, row)
+
+    def unlock(self, table: str, row: bytes) -> None:
+        self.client.unlock(table, row)
+
+    def wake(self, places: Iterable[Place] | None = None) -> None:
+        self.client.wake(places)
+
+    def on_wake(self, callback: Callable[[bytes], None]) -> Callable[[], None]:
+        def told(wake_up: bytes) -> None:
+            self.told.append(wake_up)
+            callback(wake_up)
+
+        return self.client.on_wake(told)
+
+    def idle(self, pool: bytes) -> None:
+        self.client.idle(pool)
+
+    def close(self) -> None:
+        self.client.close()
 
 
 def serve(pipe: Connection, address: str = "127.0.0.1:0") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from typing import Any
 
@@ -13,6 +14,7 @@ from percola import RepositoryClosedError
 from percola.coordination.lock_service.base import LockService
 from percola.coordination.lock_service.client import LockServiceClient
 from percola.coordination.lock_service.server import LockServiceServer
+from percola.coordination.wake_ups import EVERY_TABLE, marks_of, pool_of, rows_of, wake_up_of
 from percola.errors import UsageError
 from percola.rpc import frames
 
@@ -144,6 +146,18 @@ class Service:
         assert answer is not None
         return frames.read_pause(answer.body)
 
+    def told(self, *peers: Peer) -> list[set[bytes]]:
+        """Which rows each was told of since, in all tables."""
+        self.later(1)
+        found = []
+        for peer in peers:
+            of = [rows_of(one.body).values() for one in peer.sent if one.kind == frames.WAKE_UP]
+            found.append(
+                {row for rows in of for row in itertools.chain(*(r or [b"*"] for r in rows))}
+            )
+            peer.sent.clear()
+        return found
+
     def later(self, seconds: float) -> None:
         """Time passes, in which the service does what is due."""
         until = self.now + seconds
@@ -245,6 +259,108 @@ def test_a_wake_up_names_the_tables_of_all_that_it_stands_for() -> None:
     service.wake(one)  # As releases without marks send it: for all tables.
     service.real.tick()
     assert two.sent[-1].body == b""
+
+
+def rows(*names: str, table: str = "docs") -> bytes:
+    return wake_up_of([(table, name.encode()) for name in names])
+
+
+def test_of_the_idle_workers_of_a_pool_one_is_told_of_each_row() -> None:
+    service = Service()
+    pool, other = pool_of(["index"], ["docs"]), pool_of(["count"], ["docs", "links"])
+    one, two, plain, counter = (service.attend() for _ in range(4))
+    for peer in (one, two):
+        service.ask(peer, frames.IDLE, 0, pool)
+    service.ask(counter, frames.IDLE, 0, other)
+    service.told(one, two, plain, counter)
+    service.wake(None, rows("a"))
+    assert service.told(one, two, plain, counter) == [{b"a"}, set(), {b"a"}, {b"a"}]
+    service.wake(None, rows("b"))
+    assert service.told(one, two, plain, counter) == [set(), {b"b"}, {b"b"}, set()]
+    # All are busy: it waits for the first that is not.
+    service.wake(None, rows("c"))
+    assert service.told(one, two, plain, counter) == [set(), set(), {b"c"}, set()]
+    service.ask(two, frames.IDLE, 0, pool)
+    service.ask(counter, frames.IDLE, 0, other)
+    assert service.told(one, two, plain, counter) == [set(), {b"c"}, set(), {b"b", b"c"}]
+    # What is not about rows of the pool's tables is for all, idle or not.
+    service.wake(None, rows("d", table="links"))
+    assert service.told(one, two, plain) == [{b"d"}, {b"d"}, {b"d"}]
+    service.wake(None, marks_of(["docs"]))
+    assert service.told(one, two, plain) == [{b"*"}, {b"*"}, {b"*"}]
+    # One that has left the pool, as when its worker has stopped, is told as all others are.
+    for peer in (one, two):
+        service.ask(peer, frames.IDLE, 0, pool)
+    service.ask(one, frames.IDLE, 0, b"")
+    for name in ("e", "f"):
+        service.wake(None, rows(name))
+    assert service.told(one, two, plain) == [{b"e", b"f"}, {b"e", b"f"}, {b"e", b"f"}]
+
+
+def test_many_rows_are_spread_over_the_idle_and_too_many_are_told_to_all_as_their_table() -> None:
+    service = Service()
+    pool = pool_of(["index"], ["docs"])
+    peers = [service.attend() for _ in range(4)]
+    for peer in peers:
+        service.ask(peer, frames.IDLE, 0, pool)
+    service.told(*peers)
+    names = [f"{n}" for n in range(20)]
+    service.wake(None, rows(*names))
+    told = service.told(*peers)
+    assert [len(one) for one in told] == [5, 5, 5, 5]
+    assert set().union(*told) == {name.encode() for name in names}
+    # All are busy, and more rows come than an idle one is told of at a time.
+    for at in range(0, 60, 20):
+        service.wake(None, rows(*(f"{n}" for n in range(at, at + 20))))
+    got: set[bytes] = set()
+    for _ in range(3):
+        assert len(got) < 60
+        service.ask(peers[0], frames.IDLE, 0, pool)
+        got |= service.told(peers[0])[0]
+    assert len(got) == 60
+    for at in range(0, 520, 20):
+        service.wake(None, rows(*(f"{n}" for n in range(at, at + 20))))
+    assert service.told(*peers) == [{b"*"}] * 4
+    service.wake(None, rows("a"))
+    service.ask(peers[1], frames.IDLE, 0, pool)
+    assert service.told(*peers) == [set(), {b"a"}, set(), set()], "the rows before are told of"
+
+
+def test_one_that_ends_or_changes_its_pool_takes_no_row_with_it() -> None:
+    service = Service()
+    pool, other = pool_of(["index"], ["docs"]), pool_of(["count"], ["docs"])
+    one, two = service.attend(), service.attend()
+    # It is told as all are, and leaves them before that.
+    service.wake(None, rows("a"))
+    service.ask(one, frames.IDLE, 0, pool)
+    service.ask(two, frames.IDLE, 0, pool)
+    service.later(1)
+    assert one.of(frames.WAKE_UP) > 1 and two.of(frames.WAKE_UP) > 1
+    service.told(one, two)
+    service.real.drop(one)  # type: ignore[arg-type]
+    service.wake(None, rows("b"))
+    assert service.told(one, two) == [set(), {b"b"}]
+    service.wake(None, rows("c"))
+    service.ask(two, frames.IDLE, 0, other)
+    service.later(1)
+    assert two.sent[-1].body == EVERY_TABLE, "a row waited in the pool that it has left"
+    with pytest.raises(frames.FrameError, match="a pool without"):
+        service.ask(two, frames.IDLE, 0, b"short")
+    with pytest.raises(frames.FrameError, match="without a session"):
+        service.ask(Peer(), frames.IDLE, 0, pool)
+
+
+def test_sessions_of_one_pool_too_many_are_told_of_everything() -> None:
+    service = Service()
+    peers = [service.attend() for _ in range(20)]
+    for number, peer in enumerate(peers):
+        service.ask(peer, frames.IDLE, 0, pool_of([f"{number}"], ["docs"]))
+    service.told(*peers)
+    for name in ("a", "b"):
+        service.wake(None, rows(name))
+        service.later(1)
+    told = service.told(*peers)
+    assert told == [{b"a"}] * 16 + [{b"a", b"b"}] * 4
 
 
 def test_a_process_that_does_not_read_is_told_once_of_each_table() -> None:

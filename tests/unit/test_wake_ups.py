@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,9 +10,13 @@ from percola.coordination.wake_ups import (
     EVERY_TABLE,
     ROW_BYTES,
     Place,
+    first_of,
     joined,
     mark_of,
     marks_of,
+    marks_of_pool,
+    parted,
+    pool_of,
     read_marks,
     rows_of,
     wake_up_of,
@@ -67,10 +72,47 @@ def test_two_wake_ups_about_rows_are_one_about_all_of_them(
     assert rows_of(both).keys() == tables
 
 
+@given(places, st.lists(st.text(max_size=3)), st.integers(1, 60))
+def test_its_rows_of_some_tables_are_given_out_a_few_at_a_time_and_the_rest_is_kept(
+    some: list[Place], tables: list[str], most: int
+) -> None:
+    wake_up, marks = wake_up_of(some), {mark_of(table) for table in tables}
+    left, rows = parted(wake_up, marks)
+    waiting, given_out = dict.fromkeys(rows), []
+    while waiting:
+        part = rows_of(first_of(waiting, most))
+        given_out.append([(mark, row) for mark, of in part.items() for row in of or ()])
+        assert 0 < len(given_out[-1]) <= most
+    assert sorted(row for part in given_out for row in part) == sorted(rows)
+    about = {} if left is None else dict(rows_of(left))
+    assert all(about[mark] is None for mark in about.keys() & marks)
+    assert not about.keys() & {mark for mark, _ in rows}
+    for mark, row in rows:
+        about[mark] = {*(about.get(mark) or ()), row}
+    assert about == rows_of(wake_up)
+
+
+def test_a_pool_is_of_the_same_observers_and_has_the_tables_that_are_not_apart() -> None:
+    pool = pool_of(["docs.text index", "links.to count"], ["docs", "links"])
+    assert pool == pool_of(["links.to count", "docs.text index"], ["links", "docs"])
+    assert pool != pool_of(["docs.text index"], ["docs", "links"])
+    assert marks_of_pool(pool) == {mark_of("docs"), mark_of("links")}
+    apart = pool_of(["docs.text index", "links.to count"], ["docs", "links"], ["links"])
+    assert marks_of_pool(apart) == {mark_of("docs")}
+    assert pool_of(["links.to count"], ["links"], ["links"]) == b""
+    assert marks_of_pool(b"") == frozenset()
+    for broken in (pool[:8], pool[:3], pool + b"\x01"):
+        with pytest.raises(ValueError, match="without the marks"):
+            marks_of_pool(broken)
+
+
 def test_it_is_about_rows_alone_if_they_are_few() -> None:
-    few: list[Place] = [("docs", b"%d" % number) for number in range(24)]
+    few: list[Place] = [("docs", b"%032d" % number) for number in range(24)]
     assert rows_of(wake_up_of(few)) == {mark_of("docs"): {row for _, row in few}}
     assert rows_of(wake_up_of([*few, ("docs", b"24")])) == {mark_of("docs"): None}
+    short: list[Place] = [("docs", b"%04d" % number) for number in range(137)]
+    assert rows_of(wake_up_of(short[:136])) == {mark_of("docs"): {row for _, row in short[:136]}}
+    assert rows_of(wake_up_of(short)) == {mark_of("docs"): None}
     assert rows_of(joined(wake_up_of(few), wake_up_of([("links", b"a")]))) == {
         mark_of("docs"): None,
         mark_of("links"): None,

@@ -60,6 +60,13 @@ class Coordination(ABC):
         It is given the wake-up (`percola.coordination.wake_ups`).
         """
 
+    def idle(self, pool: bytes) -> None:  # noqa: B027
+        """A worker of this process has nothing to do. Never raises.
+
+        Of each row in the tables of its pool (`percola.coordination.wake_ups.pool_of`) one idle
+        process of the pool may be told, instead of all.
+        """
+
     @abstractmethod
     def hold_back(self, ts: int) -> Callable[[int], object] | None:
         """Publish that this process still reads at `ts` and later; 0: that it reads nothing.

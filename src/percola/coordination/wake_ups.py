@@ -10,14 +10,21 @@ Two tables may have the same mark; the one that was not meant is then scanned in
 rows are concerned, a wake-up is about the whole table. An empty one is about all tables, and so is
 one that cannot be read. Releases before rows take a byte below 128 for all tables.
 
+Workers that run the same observers need not all be told of a row, since one of them handles it.
+They are a *pool*, which a hash of the observers stands for, and the marks of the tables that they
+observe. A worker that has nothing to do says so, with its pool, and the lock service tells one such
+worker of each row.
+
 Rows matter where a scan of a table takes a call to each of its tablets. In a folder, whose scans
 are cheap, wake-ups have no rows (`marks_of`).
 """
 
 from __future__ import annotations
 
+import hashlib
+import itertools
 import zlib
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, MutableMapping, Set
 from functools import lru_cache
 from typing import Final
 
@@ -25,10 +32,13 @@ EVERY_TABLE: Final = b""
 """The wake-up that is about all tables."""
 
 _FIRST: Final = 128
-_ROWS: Final = 24
-"""The most rows of a wake-up. With the marks of all tables they fit into a frame."""
 ROW_BYTES: Final = 32
 """The most bytes of a row."""
+_ROOM: Final = 24 * (2 + ROW_BYTES)
+"""The most bytes that all rows of a wake-up take. With the marks of all tables they fit into a
+frame."""
+_HASH_BYTES: Final = 8
+"""Of the observers, at the beginning of a pool."""
 
 Place = str | tuple[str, bytes]
 """Where there may be work: anywhere in a table, or in one row of it."""
@@ -67,6 +77,11 @@ def read_marks(raw: bytes) -> bytes:
     return EVERY_TABLE if marks and marks[0] < _FIRST else marks
 
 
+def has_room(some: bytes, others: bytes) -> bool:
+    """Whether two wake-ups, joined, name all the rows that either names."""
+    return len(some) + len(others) <= _ROOM
+
+
 def joined(some: bytes | None, others: bytes) -> bytes:
     """Two wake-ups as one; None is no wake-up."""
     if some is None or some == others:
@@ -79,6 +94,49 @@ def joined(some: bytes | None, others: bytes) -> bytes:
         known = found.get(mark, frozenset())
         found[mark] = None if rows is None or known is None else known | rows
     return _written(found)
+
+
+def pool_of(observers: Iterable[str], tables: Iterable[str], apart: Iterable[str] = ()) -> bytes:
+    """The pool of workers with these observers, for the rows of these tables.
+
+    Rows of the tables `apart` are told to all. If no others are left, the pool is empty, and its
+    workers are told of everything.
+    """
+    if not (marks := set(marks_of(tables)) - set(marks_of(apart))):
+        return b""
+    names = "\n".join(sorted(observers)).encode()
+    return hashlib.blake2b(names, digest_size=_HASH_BYTES).digest() + bytes(sorted(marks))
+
+
+def marks_of_pool(pool: bytes) -> frozenset[int]:
+    """The tables whose rows are told to one worker, by marks; ValueError for what is no pool."""
+    marks = pool[_HASH_BYTES:]
+    if pool and (not marks or min(marks) < _FIRST):
+        raise ValueError("a pool without the marks of its tables")
+    return frozenset(marks)
+
+
+def parted(wake_up: bytes, marks: Set[int]) -> tuple[bytes | None, list[tuple[int, bytes]]]:
+    """A wake-up without the rows of these tables, None if nothing else is in it; and the rows."""
+    about = rows_of(wake_up) if marks else {}
+    rows = [(mark, row) for mark in about.keys() & marks for row in about[mark] or ()]
+    if not rows:
+        return wake_up, []
+    left = {mark: of for mark, of in about.items() if of is None or mark not in marks}
+    return (_written(left) if left else None), rows
+
+
+def first_of(rows: MutableMapping[tuple[int, bytes], None], most: int) -> bytes:
+    """Take up to so many rows, and not more than a wake-up has, from the first on; as a wake-up."""
+    taken: dict[int, set[bytes]] = {}
+    room = _ROOM
+    for mark, row in list(itertools.islice(rows, most)):
+        room -= 2 + len(row)
+        if room < 0:
+            break
+        del rows[mark, row]
+        taken.setdefault(mark, set()).add(row)
+    return _written(taken)
 
 
 def rows_of(raw: bytes) -> Rows:
@@ -103,7 +161,7 @@ def rows_of(raw: bytes) -> Rows:
 
 
 def _written(found: Rows) -> bytes:
-    if sum(len(rows) for rows in found.values() if rows) > _ROWS:
+    if sum(2 + len(row) for rows in found.values() for row in rows or ()) > _ROOM:
         return bytes(sorted(found))
     marks = bytes(sorted(mark for mark, rows in found.items() if rows is None))
     return marks + b"".join(

@@ -68,6 +68,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, Self, TypeAlias
 
 from percola.cells import Cell, Kind, Op, ack_column, decode_ts, encode_ts, failed_column
+from percola.coordination.wake_ups import pool_of
 from percola.errors import ObserverError, ObserverTimeoutError
 from percola.observers.run_records import Recorder
 from percola.schema import Column, R, Table, WeakColumn, check_name
@@ -625,6 +626,19 @@ class Observers:
 
     def __iter__(self) -> Iterator[Observer[Any]]:
         return iter(self._by_name.values())
+
+    @property
+    def pool(self) -> bytes:
+        """The pool of workers that run these observers; see `Coordination.idle`.
+
+        Where a worker may be idle and yet not run an observer at once, all are told of rows: of a
+        column on a dedicated thread, which others have claimed, and of one with a limit of runs.
+        """
+        apart = {table for table, _ in (*self.dedicated, *self.limited)}
+        names = [
+            f"{column} {name}" for column, of in self.announcement.items() for name in sorted(of)
+        ]
+        return pool_of(names, self.tables, apart)
 
     def of(self, cell: Cell) -> Sequence[Observer[Any]]:
         """The observers of a cell's column."""

@@ -143,6 +143,11 @@ class Scanner:
         # The rows of a batch come from one chunk.
         self._chunk = max([_CHUNK, *(one.batch for one in observers)])
 
+    @property
+    def is_well(self) -> bool:
+        """Whether the last look did not fail."""
+        return not self._misfortunes
+
     def look(self) -> float:
         """Scan once and run what is dirty; return the seconds until the next scan is due.
 

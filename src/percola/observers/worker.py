@@ -360,6 +360,7 @@ class Worker:
             rng,
             dedicated=dedicated,
         )
+        pool = self._observers.pool
         while not self._runs.stopping:
             wake_ups = self._shared.wake_ups
             try:
@@ -370,6 +371,8 @@ class Worker:
                 self._end_with(error)
                 return
             if wait:
+                if not dedicated and scanner.is_well and self._shared.wake_ups == wake_ups:
+                    self._context.coordination.idle(pool)
                 with self._shared.changed:
                     if self._shared.wake_ups == wake_ups and not self._runs.stopping:
                         self._shared.changed.wait(wait)

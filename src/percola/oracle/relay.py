@@ -40,7 +40,7 @@ _QUIET_SECONDS: Final = 60.0
 """Seconds for which failures are logged once."""
 _MOST_AT_ONCE: Final = 100_000
 """The most timestamps of a call: a client that asks for more does not use up the oracles' range."""
-_LOCKS: Final = (frames.ATTEND, frames.LOCK, frames.UNLOCK, frames.WAKE)
+_LOCKS: Final = (frames.ATTEND, frames.LOCK, frames.UNLOCK, frames.WAKE, frames.IDLE)
 
 
 class _Request(NamedTuple):

@@ -42,6 +42,7 @@ WAKE: Final = 11
 PAUSE: Final = 12
 PING: Final = 13
 PONG: Final = 14
+IDLE: Final = 15
 
 HEAD: Final = struct.Struct(">IBI")
 _LEAST: Final = HEAD.size - 4

@@ -81,6 +81,9 @@ class LockService:
 
         return stop
 
+    def idle(self, pool: bytes) -> None:
+        """See `Coordination.idle`; threads of one process are all told of everything."""
+
     def close(self) -> None:
         """Release all locks and remove all callbacks. Idempotent."""
         with self._guard:

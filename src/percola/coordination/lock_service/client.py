@@ -8,6 +8,7 @@ Every process of `percola oracle` serves a share of the rows.
                 serves it; those to one process are sent together and answered together. No answer
                 counts as taken by this process
     unlock      a message a row, which is not answered
+    idle        a message to each process that does not know it yet, which is not answered
     wake        calls the callbacks of this process at once; a thread notifies one process of the
                 service, with one call at a time. Who listens has a session with each of them
 
@@ -167,10 +168,22 @@ class LockServiceClient(LockService):
         self._waker.wake(wake_up)
 
     def on_wake(self, callback: Callable[[bytes], None]) -> Callable[[], None]:
-        stop = super().on_wake(callback)
+        forget = super().on_wake(callback)
         for link in self._links:
             link.open_session()
+
+        def stop() -> None:
+            forget()
+            if not self._callbacks:
+                # Else the service would tell this process, and no other, of some rows.
+                self.idle(b"")
+
         return stop
+
+    def idle(self, pool: bytes) -> None:
+        """This process has nothing to do; see `Coordination.idle`."""
+        for link in self._links:
+            link.idle(pool)
 
     def close(self) -> None:
         super().close()

@@ -6,10 +6,12 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Final
 
 from percola.clock import backoff
-from percola.coordination.wake_ups import EVERY_TABLE, joined
+from percola.coordination.lock_service.server import KNOWS_IDLE, TOLD_ALONE
+from percola.coordination.wake_ups import EVERY_TABLE, has_room, joined
 from percola.platform.fork_safety import new_random
 from percola.rpc import frames
 from percola.rpc.client import Connection, LostError, RefusedError
@@ -19,6 +21,8 @@ _BACK_OFF: Final = 1.0
 _AGAIN: Final = (0.2, 2.0)
 """Seconds between attempts to open a session with a process: at first, and at most."""
 _WAKE_SECONDS: Final = 1.0
+_AT_A_TIME: Final = 16
+"""The most wake-ups about rows that are sent without a pause. More are one about their tables."""
 _FINISH_SECONDS: Final = 0.3
 """For how long closing waits for a process to take the last wake-up."""
 _ATTEND_SECONDS: Final = 3.0
@@ -29,10 +33,16 @@ _NUMBERS: Final = 2**32
 
 
 class Session:
-    """A connection on which wake-ups come, and the requests that wait for an answer on it."""
+    """A connection on which wake-ups come, and the requests that wait for an answer on it.
 
-    def __init__(self, connection: Connection) -> None:
+    Attributes:
+        pool: in which the process of the service takes this one for idle; None: it does not.
+    """
+
+    def __init__(self, connection: Connection, *, knows_idle: bool) -> None:
         self.connection = connection
+        self.pool: bytes | None = b""
+        self.knows_idle = knows_idle
         self._guard = threading.Lock()
         self._waiting: dict[int, Answers] = {}
         self._is_lost = False
@@ -196,10 +206,10 @@ class Link:
                     return False
                 self._opening = connection
             number = self.next_number()
-            connection.ask(
+            said = connection.ask(
                 frames.frame(frames.ATTEND, number), number, frames.WAKE_UP, _ATTEND_SECONDS
             )
-            session = Session(connection)
+            session = Session(connection, knows_idle=said == KNOWS_IDLE)
             with self._changed:
                 if self._closing.is_set():
                     connection.end()
@@ -225,6 +235,8 @@ class Link:
         while True:
             found = session.connection.receive(_SILENCE_SECONDS)
             if found.kind == frames.WAKE_UP:
+                if found.number == TOLD_ALONE:
+                    session.pool = None
                 self._on_wake(found.body)
             elif found.kind == frames.PING:
                 session.connection.send(pong)
@@ -233,6 +245,16 @@ class Link:
                 return
             else:
                 session.answered(found)
+
+    def idle(self, pool: bytes) -> None:
+        """Tell the process that this one has nothing to do, unless it knows."""
+        session = self.session
+        if session is not None and session.knows_idle and session.pool != pool:
+            session.pool = pool
+            try:
+                session.connection.send(frames.frame(frames.IDLE, 0, pool))
+            except LostError:
+                self.give_up(session)
 
     # --- Locks --------------------------------------------------------------------------
 
@@ -328,7 +350,7 @@ class Waker:
         self._alone: tuple[Link, Connection] | None = None
         self._due = threading.Event()
         self._guard = threading.Lock()
-        self._due_wake_up: bytes | None = None
+        self._wake_ups: list[bytes] = []
         self._closing = threading.Event()
         self._has_ended = False
         self._thread: threading.Thread | None = None
@@ -339,9 +361,14 @@ class Waker:
             self._alone[1].leave_to_parent()
 
     def wake(self, wake_up: bytes) -> None:
-        """Wake the other processes, in the background; wake-ups meanwhile are sent as one."""
+        """Wake the other processes, in the background; wake-ups meanwhile are sent as a few."""
         with self._guard:
-            self._due_wake_up = joined(self._due_wake_up, wake_up)
+            due = self._wake_ups
+            if due and has_room(due[-1], wake_up):
+                wake_up = joined(due.pop(), wake_up)
+            due.append(wake_up)
+            if len(due) > _AT_A_TIME:
+                due[:] = [reduce(joined, due)]
         self._due.set()
         if self._thread is None:
             with self._guard:
@@ -355,16 +382,24 @@ class Waker:
         while True:
             self._due.wait()
             with self._guard:
-                wake_up, self._due_wake_up = self._due_wake_up, None
+                wake_ups, self._wake_ups = self._wake_ups, []
                 if not self._closing.is_set():
                     self._due.clear()
-                elif wake_up is None or self._has_ended:
+                elif not wake_ups or self._has_ended:
                     return
-            if wake_up is not None:  # Else the one before has told of it.
-                self._closing.wait(self._tell(wake_up))
+            pause = 0.0  # If there is none, the ones before have told of it.
+            for wake_up in wake_ups:
+                answer = self._tell(wake_up)
+                pause = _BACK_OFF if answer is None else answer
+                if answer is None:
+                    break
+            self._closing.wait(pause)
 
-    def _tell(self, wake_up: bytes) -> float:
-        """Tell the first process that answers; for how many seconds to send no other wake-up."""
+    def _tell(self, wake_up: bytes) -> float | None:
+        """Tell the first process that answers; for how many seconds to send no other wake-up.
+
+        None if none answers.
+        """
         order = [*self._links[self._at :], *self._links[: self._at]]
         order.sort(key=lambda link: link.session is None)
         for link in order:
@@ -377,7 +412,7 @@ class Waker:
                 continue
             self._at = self._links.index(link)
             return milliseconds / 1000
-        return _BACK_OFF
+        return None
 
     def _send(self, link: Link, session: Session | None, wake_up: bytes) -> int:
         """Send one wake-up; for how many milliseconds to send no other."""

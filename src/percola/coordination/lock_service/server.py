@@ -5,6 +5,9 @@
     LOCK, UNLOCK   a lock is (session, turn), by key; the turn is the number of the request
     WAKE           wakes every session but the sender's, and tells it what the wake-up is about
                    (`percola.coordination.wake_ups`)
+    IDLE           this session has nothing to do. Of each row in the tables of its pool one idle
+                   session of the pool is told, which then counts as busy; if all are busy, the
+                   row waits for the first that is not
 
 Every oracle process serves it, also one on standby. Clients have a session with each of them, and a
 hash of the row decides which one they ask for its lock: see
@@ -23,7 +26,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
-from percola.coordination.wake_ups import EVERY_TABLE, joined
+from percola.coordination.wake_ups import EVERY_TABLE, first_of, joined, marks_of_pool, parted
 from percola.rpc import frames
 from percola.rpc.frames import Code, FrameError
 from percola.rpc.server import Peer
@@ -45,6 +48,16 @@ _KEY_BYTES: Final = 64
 _SESSION_LOCKS: Final = 5000
 _LOCKS: Final = 200_000
 """Locks of all sessions: about 70 MB."""
+_POOLS: Final = 16
+"""The most pools at a time. Sessions of others are told of everything."""
+_WAITING: Final = 512
+"""The most rows that wait for an idle session. With more, all sessions are told of the tables."""
+_AT_A_TIME: Final = 24
+"""The most rows that one session is told of at a time: others may be idle soon."""
+KNOWS_IDLE: Final = b"\1"
+"""What the answer to ATTEND says. Older releases say nothing, and take IDLE for an error."""
+TOLD_ALONE: Final = 1
+"""The number of a wake-up that no other session of the pool is told of."""
 PING_SECONDS: Final = 2.0
 """A session that is silent for so long is pinged, and dropped after as long again."""
 _PING: Final = frames.frame(frames.PING)
@@ -69,10 +82,11 @@ class Sender(Protocol):
 class _Session:
     """What belongs to a connection that receives wake-ups."""
 
-    __slots__ = ("asked", "keys", "peer", "pinged", "unread")
+    __slots__ = ("asked", "keys", "peer", "pinged", "pool", "unread")
 
-    def __init__(self, peer: Peer, now: float) -> None:
+    def __init__(self, peer: Peer, pool: _Pool, now: float) -> None:
         self.peer = peer
+        self.pool = pool
         self.keys: set[bytes] = set()
         self.asked = now
         """When it last asked for something, as `Peer.used` but for pings."""
@@ -80,6 +94,69 @@ class _Session:
         """When it was pinged, if it has been silent since; 0: it was not."""
         self.unread: bytes | None = None
         """The wake-ups, as one, that it may have yet to read."""
+
+
+class _Pool:
+    """The sessions of a pool, and the wake-ups that they have yet to be told of.
+
+    Those of the empty pool are all told of everything.
+    """
+
+    def __init__(self, name: bytes) -> None:
+        self.name = name
+        self.sessions: dict[_Session, None] = {}
+        # Those that have been idle for longest come first.
+        self.idle: dict[_Session, None] = {}
+        self.rows: dict[tuple[int, bytes], None] = {}
+        """The rows of which one session is to be told, by the marks of their tables."""
+        self._marks = marks_of_pool(name)
+        self._due: bytes | None = None
+        self._but: _Session | None = None
+
+    @property
+    def has_untold(self) -> bool:
+        """Whether there is something that not all sessions know."""
+        return self._due is not None or bool(self.rows)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a session has to be told of something now."""
+        return self._due is not None or bool(self.rows and self.idle)
+
+    def wake(self, sender: _Session | None, wake_up: bytes) -> None:
+        """A wake-up has arrived."""
+        if not self.sessions:
+            return
+        told, rows = parted(wake_up, self._marks)
+        self.rows.update(dict.fromkeys(rows))
+        if len(self.rows) > _WAITING:
+            told = joined(told, bytes(sorted({mark for mark, _ in self.rows})))
+            self.rows.clear()
+        if told is not None:
+            # Of two that wake, each is woken by the other.
+            self._but = sender if self._due is None or self._but is sender else None
+            self._due = joined(self._due, told)
+
+    def take_due(self) -> list[_Told]:
+        """What is to be sent now, and to which session."""
+        found: list[_Told] = []
+        if self._due is not None:
+            found = [_Told(one, self._due) for one in self.sessions if one is not self._but]
+            self._due = self._but = None
+        while self.rows and self.idle:
+            most = min(_AT_A_TIME, -(-len(self.rows) // len(self.idle)))
+            session = next(iter(self.idle))
+            del self.idle[session]
+            found.append(_Told(session, first_of(self.rows, most), alone=True))
+        return found
+
+
+class _Told(NamedTuple):
+    """A wake-up for a session; `alone`: no other session is told of it."""
+
+    session: _Session
+    wake_up: bytes
+    alone: bool = False
 
 
 class _Held(NamedTuple):
@@ -104,11 +181,10 @@ class LockServiceServer:
         self._clock = clock
         self._sessions: dict[_Session, None] = {}
         self._locks: dict[bytes, _Held] = {}
+        self._everybody = _Pool(b"")
+        self._pools = {b"": self._everybody}
         # One round of wake-ups is sent at a time; those that are asked for meanwhile are the next.
-        self._round: deque[_Session] = deque()
-        self._round_wake_up = EVERY_TABLE
-        self._due: bytes | None = None
-        self._but: _Session | None = None
+        self._round: deque[_Told] = deque()
         self._rest_until = 0.0
         self._check_at = 0.0
 
@@ -127,7 +203,7 @@ class LockServiceServer:
         session: _Session | None = peer.state
         if kind == frames.PONG:
             return b""
-        if kind not in (frames.ATTEND, frames.LOCK, frames.UNLOCK, frames.WAKE):
+        if kind not in (frames.ATTEND, frames.LOCK, frames.UNLOCK, frames.WAKE, frames.IDLE):
             raise FrameError(f"a message of an unknown kind, {kind}")
         if session is not None:
             session.asked = self._clock()
@@ -139,6 +215,8 @@ class LockServiceServer:
             return self._attend(peer, number)
         if session is None:
             raise FrameError("a request for a lock without a session")
+        if kind == frames.IDLE:
+            return self._idle(session, body)
         if len(body) > _KEY_BYTES:
             raise FrameError(f"a key of a lock with more than {_KEY_BYTES} bytes")
         if kind == frames.LOCK:
@@ -158,11 +236,11 @@ class LockServiceServer:
             if now - oldest.asked < _SETTLED:
                 return frames.refused(Code.LIMIT, full, number)
             self._sender.end(oldest.peer, frames.refused(Code.LIMIT, full))
-        peer.state = session = _Session(peer, now)
-        self._sessions[session] = None
+        peer.state = session = _Session(peer, self._everybody, now)
+        self._sessions[session] = self._everybody.sessions[session] = None
         self._sender.keep(peer)
-        # The first wake-up reports that the session is open.
-        return frames.frame(frames.WAKE_UP, number)
+        # The first wake-up reports that the session is open, and that IDLE is understood.
+        return frames.frame(frames.WAKE_UP, number, KNOWS_IDLE)
 
     def drop(self, peer: Peer) -> None:
         """A connection has ended: drop its locks."""
@@ -171,6 +249,7 @@ class LockServiceServer:
             return
         peer.state = None
         self._sessions.pop(session, None)
+        self._leave_pool(session)
         for key in session.keys:
             held = self._locks.get(key)
             if held is not None and held.session is session:
@@ -191,11 +270,38 @@ class LockServiceServer:
     # --- Wake-ups and time --------------------------------------------------------------
 
     def _wake(self, session: _Session | None, number: int, wake_up: bytes) -> bytes:
-        # Of two that wake, each is woken by the other.
-        self._but = session if self._due is None or self._but is session else None
-        self._due = joined(self._due, wake_up)
+        for pool in self._pools.values():
+            pool.wake(session, wake_up)
         self._sender.hurry()
         return frames.pause(number, max(_PAUSE_MS, len(self._sessions)))
+
+    def _idle(self, session: _Session, name: bytes) -> bytes:
+        pool = self._pools.get(name)
+        if pool is None:
+            pool = self._everybody
+            if len(self._pools) <= _POOLS:
+                try:
+                    pool = self._pools[name] = _Pool(name)
+                except ValueError as error:
+                    raise FrameError(str(error)) from error
+        if session.pool is not pool:
+            if session.pool.has_untold:
+                self._round.append(_Told(session, EVERY_TABLE))
+            self._leave_pool(session)
+            session.pool = pool
+            pool.sessions[session] = None
+        if pool is not self._everybody:
+            pool.idle[session] = None
+            if pool.rows:
+                self._sender.hurry()
+        return b""
+
+    def _leave_pool(self, session: _Session) -> None:
+        pool = session.pool
+        pool.sessions.pop(session, None)
+        pool.idle.pop(session, None)
+        if not pool.sessions and pool is not self._everybody:
+            del self._pools[pool.name]
 
     def tick(self) -> float:
         """Send wake-ups that are due, and look after the sessions; seconds until the next call."""
@@ -203,28 +309,32 @@ class LockServiceServer:
         if now >= self._check_at:
             self._check_at = now + _CHECK
             self._check(now)
-        if (self._round or self._due is not None) and now >= self._rest_until:
+        if self._has_due() and now >= self._rest_until:
             self._send_some()
             ended = self._clock()
             self._rest_until = ended + min(_CHECK, _REST_FACTOR * (ended - now))
             now = ended
-        if self._round or self._due is not None:
+        if self._has_due():
             return max(0.0, min(self._rest_until, self._check_at) - now)
         return max(0.0, self._check_at - now)
 
+    def _has_due(self) -> bool:
+        return bool(self._round) or any(pool.is_due for pool in self._pools.values())
+
     def _send_some(self) -> None:
-        if not self._round and self._due is not None:
-            self._round.extend(one for one in self._sessions if one is not self._but)
-            self._round_wake_up, self._due, self._but = self._due, None, None
+        if not self._round:
+            for pool in self._pools.values():
+                self._round.extend(pool.take_due())
         for _ in range(min(_AT_ONCE, len(self._round))):
-            session = self._round.popleft()
+            session, wake_up, alone = self._round.popleft()
             if session not in self._sessions:
                 continue
             # A process that does not read is told once of each table.
             unread = session.unread if session.peer.unsent else None
-            wake_up = joined(unread, self._round_wake_up)
-            if wake_up != unread:
-                self._sender.send(session.peer, frames.frame(frames.WAKE_UP, 0, wake_up))
+            wake_up = joined(unread, wake_up)
+            if alone or wake_up != unread:
+                number = TOLD_ALONE if alone else 0
+                self._sender.send(session.peer, frames.frame(frames.WAKE_UP, number, wake_up))
                 session.unread = wake_up if session.peer.unsent else None
 
     def _check(self, now: float) -> None:

@@ -173,6 +173,9 @@ class ZooKeeperCoordination(Coordination):
     def on_wake(self, callback: Callable[[bytes], None]) -> Callable[[], None]:
         return self._lock_service.on_wake(callback)
 
+    def idle(self, pool: bytes) -> None:
+        self._lock_service.idle(pool)
+
     # --- The end --------------------------------------------------------------------------
 
     def close(self) -> None:
