@@ -20,13 +20,14 @@ from joints import (
     titles,
     write,
 )
-from stores import Gate, Ground, SeamStore, heard, in_thread, phase
+from stores import Gate, Ground, ScriptedClock, SeamStore, heard, in_thread, phase
 
-from percola import ConflictError, Repository, Table, feed
+from percola import ConflictError, Repository, Table, Worker, feed, observer
 from percola.cells import Cell, Kind, LockRecord, Op, encode_lock
 from percola.store.base import Put, RowMutation
 from percola.transactions.jobs import JOBS, Part, RowWrites
 from percola.transactions.jobs.job_row import JobRow
+from percola.transactions.lock_resolver import LockResolver
 
 TABLES = [docs, JOBS]
 followed = Table("docs", feed=True)
@@ -292,3 +293,30 @@ def test_a_follower_stands_below_a_job_only_from_where_it_begins_to_commit(groun
     other, stood = seen
     assert other <= stood < committed
     assert feed.settled(reader, "docs") >= committed
+
+
+def test_a_worker_asks_once_about_all_that_a_job_has_locked_and_then_not_soon_again(
+    ground: Ground,
+) -> None:
+    clock = ScriptedClock()
+    repo = ground.repo(TABLES, clock=clock)
+    writer = ground.repo(TABLES, process="task")
+    begin(joint(writer, ttl_seconds=600), 0, 0).write(row(f"{n:03}", "new") for n in range(100))
+    worker = Worker(repo, [observer(title, name="read")(lambda t, key: None)], sweep=5.0)
+    schedule, resolver = worker._schedule, repo.context.resolver
+    asked: list[Cell] = []
+
+    def fate(primary: Cell, start_ts: int, **how: Any) -> Any:
+        asked.append(primary)
+        clock.now += 2.0
+        return LockResolver.fate(resolver, primary, start_ts, **how)
+
+    resolver.fate = fate  # type: ignore[method-assign]
+    clock.now += 5.0
+    assert schedule.is_due()
+    found = schedule.finish_the_dead()
+    assert found == (not ground.store.has_notify_table)
+    assert len(asked) == found
+    for seconds, is_due in ((10.0, not found), (9.0, True)):
+        clock.now += seconds
+        assert schedule.is_due() == is_due

@@ -74,7 +74,7 @@ PLANTED = [
         "or of cells that wait for a paused observer.",
         "test_a_scan_over_waiting_cells_takes_large_steps_and_a_small_part_of_the_time",
         f"{_SCANNING}::test_scans_without_a_wake_up_take_a_tenth_of_the_time_at_most",
-        old="            self._clean.put_off(now + min(_LONGEST_REST, _RESTS * (now - began)))\n",
+        old="            self._clean.put_off(now + min(LONGEST_REST, RESTS * (now - began)))\n",
         new="            pass\n",
     ),
     in_failures(

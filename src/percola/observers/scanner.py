@@ -71,7 +71,7 @@ from percola.errors import StoreError
 from percola.observers.observer import Observers
 from percola.observers.pausing import NOBODY
 from percola.observers.runner import Found, GivenUpError, Row, Runner, WorkerOptions
-from percola.observers.schedule import Address, Schedule
+from percola.observers.schedule import LONGEST_REST, RESTS, Address, Schedule
 from percola.transactions.context import TransactionContext
 from percola.transactions.snapshot import Snapshot, after_prefix
 
@@ -85,10 +85,6 @@ _ORDERED: Final = 10_000
 _STINT: Final = 2.0  # seconds
 _BUSY_WAIT: Final = 0.02
 _LONGEST_STEP: Final = 1024
-_RESTS: Final = 9
-"""For how many times as long as a scan without a wake-up took, and found nothing, none follows."""
-_LONGEST_REST: Final = 60.0
-"""Seconds: a process may have been stopped during a scan."""
 _TELEPORTS: Final = 4
 _TABLETS: Final = 60.0
 """For how many seconds a scanner remembers the tablets of a table."""
@@ -185,7 +181,7 @@ class Scanner:
             found, rest, has_turn = Found.NOTHING, 0.0, False  # It may have waited for the store.
         now = clock.monotonic()
         if has_turn and Found.RAN not in found:
-            self._clean.put_off(now + min(_LONGEST_REST, _RESTS * (now - began)))
+            self._clean.put_off(now + min(LONGEST_REST, RESTS * (now - began)))
         if Found.RAN in found:
             return 0.0
         # At least once per `rescan`, as observers may be resumed.

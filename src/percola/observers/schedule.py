@@ -22,6 +22,11 @@ from percola.paused import paused_observers
 from percola.store.walks import walk_kind
 from percola.transactions.context import TransactionContext
 
+RESTS: Final = 9
+"""For how many times as long as a scan without a wake-up took, and found nothing, none follows."""
+LONGEST_REST: Final = 60.0
+"""Seconds: a process may have been stopped during a scan."""
+
 _QUIET: Final = 0.25  # seconds
 _STEP: Final = 1024
 
@@ -57,8 +62,9 @@ class Schedule:
         self._every = every
         self._wake = wake
         self._guard = threading.Lock()
-        self._swept = context.clock.monotonic()
-        self._deferred = dict.fromkeys(observers.deferred, self._swept)
+        now = context.clock.monotonic()
+        self._sweep_at = now + every
+        self._deferred = dict.fromkeys(observers.deferred, now)
         self._worked = -math.inf
         self._rested: dict[Address, float] = {}
         self._may_begin: dict[Address, float] = {}
@@ -88,9 +94,9 @@ class Schedule:
         """Whether the scan for locks of dead transactions is due; true once per period."""
         now = self._context.clock.monotonic()
         with self._guard:
-            if now - self._swept < self._every:
+            if now < self._sweep_at:
                 return False
-            self._swept = now
+            self._sweep_at = now + self._every
             return True
 
     def overdue(self) -> frozenset[Address]:
@@ -187,16 +193,28 @@ class Schedule:
         """Settle dead transactions' locks on observed cells; return whether there were any locks.
 
         With a separate notify table there is nothing to do: notify entries were put before the
-        commit point, and finding locks would take a scan of the whole table.
+        commit point, and finding locks would take a scan of the whole table. Where it takes long,
+        as there are many locks, the next scan for them is put off.
         """
         if self._context.store.has_notify_table:
             return False
-        found = settled = False
+        clock, found, settled = self._context.clock, False, False
+        began = clock.monotonic()
+        # A Spark job's transaction has locked a million cells perhaps, until it commits.
+        undecided: set[int] = set()
         for cell, start_ts, raw in self._observed(Kind.LOCK):
             found = True
-            settled |= self._context.resolver.try_resolve(cell, start_ts, raw)
+            if start_ts in undecided:
+                continue
+            if self._context.resolver.try_resolve(cell, start_ts, raw):
+                settled = True
+            else:
+                undecided.add(start_ts)
         if settled:
             self.note_wake_up()
+        now = clock.monotonic()
+        with self._guard:
+            self._sweep_at = max(self._sweep_at, now + min(LONGEST_REST, RESTS * (now - began)))
         return found
 
     def _is_dirty(self) -> bool:
