@@ -181,3 +181,25 @@ def test_n5_a_transaction_that_begins_only_after_its_run_was_given_up_is_of_no_u
         gate.open()
         worker.stop()
     assert len(list(failures(here))) == 1
+
+
+@pytest.mark.parametrize("batch", [1, 64])
+def test_n5_an_observer_that_raises_the_error_of_a_time_limit_itself_counts_as_failing(
+    repo: Repository, batch: int, wait_until: Callable[..., object]
+) -> None:
+    """Its thread goes on, and its row is not locked for ever."""
+
+    @observer(contents, batch=batch)
+    def measure(t: Transaction, row: str) -> None:
+        if row == "bad":
+            raise ObserverTimeoutError("The service did not answer.")
+        t.set(size, row, 1)
+
+    for row in ("bad", "good"):
+        repo.run(lambda t, row=row: t.set(contents, row, "text"))
+    worker = Worker(repo, [measure], attempts=2, first_wait=0.01, longest_wait=0.02, threads=1)
+    with at_work(worker):
+        wait_until(worker.is_idle)
+    [failure] = failures(repo)
+    assert failure.error.endswith("The service did not answer.")
+    assert repo.snapshot().get(size, "good") == 1

@@ -42,7 +42,6 @@ from percola.cells import MAX_TS, Cell, Kind
 from percola.clock import backoff
 from percola.errors import (
     ConflictingOptionsError,
-    ObserverTimeoutError,
     SnapshotTooOldError,
     StoreError,
     TransientError,
@@ -408,8 +407,6 @@ class Runner:
                     self._answered(run, began, [dirty.notified[-1] if alone else dirty.newest])
                     self._sizes[one.name].succeeded(1)
                 return Outcome.RAN if ran or answered else Outcome.IDLE
-        except ObserverTimeoutError:
-            raise GivenUpError from None
         except GivenUpError:
             raise
         except StoreError:
@@ -496,8 +493,6 @@ class Runner:
         try:
             with calling_for(one.name):
                 rows, runs = one.run_batch(self._context, turns(), size.rows, run, ahead)
-        except ObserverTimeoutError:
-            raise GivenUpError from None
         except GivenUpError:
             raise
         except BaseException as error:
