@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 
 import pytest
 from stores import Ground, PassingStore, at_work, cell_of, put_all
@@ -105,6 +105,40 @@ def test_a_function_that_works_only_after_its_run_has_committed_is_refused() -> 
     for function in (wait, each):
         with pytest.raises(ObserverError, match=f"{function.__name__}' is a coroutine or a gen"):
             observer(contents)(function)
+
+
+@pytest.mark.parametrize("rows", ["a", "abc"])
+def test_n5_a_function_that_returns_its_work_undone_fails(repo: Repository, rows: str) -> None:
+    """A decorator in between hides from the declaration what it is."""
+
+    async def later(t: Transaction, row: str) -> None:
+        t.set(done, row, "done")
+
+    def each(t: Transaction, row: str) -> Iterator[None]:
+        yield t.set(done, row, "done")
+
+    async def both(t: Transaction, row: str) -> AsyncIterator[None]:
+        yield t.set(done, row, "done")
+
+    for function in (later, each, both):
+        traced = observer(contents, name="traced")(lambda t, row, f=function: f(t, row))
+        for row in rows:
+            write(repo, row, "text")
+        Worker(repo, [traced], attempts=1, threads=1).run_until_idle()
+        assert [one.cell.row.decode() for one in failures(repo)] == list(rows)
+        [error] = {one.error for one in failures(repo)}
+        assert "Make it a plain function" in error
+
+
+def test_a_generator_that_has_begun_may_be_returned(repo: Repository) -> None:
+    def begin(t: Transaction, row: str) -> object:
+        rows = t.scan(docs)
+        next(rows)
+        return rows
+
+    write(repo, "a", "text")
+    Worker(repo, [observer(contents)(begin)], threads=1).run_until_idle()
+    assert list(failures(repo)) == []
 
 
 # --- Several observers of one column: none may answer for another -----------------------

@@ -73,7 +73,7 @@ from percola.errors import ObserverError, ObserverTimeoutError
 from percola.observers.run_records import Recorder
 from percola.schema import Column, R, Table, WeakColumn, check_name
 from percola.transactions.context import TransactionContext
-from percola.transactions.retry import works_later
+from percola.transactions.retry import is_undone, works_later
 from percola.transactions.snapshot import Snapshot
 from percola.transactions.transaction import Transaction
 
@@ -261,7 +261,7 @@ class Observer(Generic[R]):
                 recorder.begins(row, notified)
             if self.ahead is not None and context.prefetch is not None:
                 self.ahead(transaction, [key])
-            self.function(transaction, key)
+            self._work(transaction, key)
         self._check_wanted(transaction, watch)
         for cell, timestamps in notified.items():
             for ts in timestamps:
@@ -313,7 +313,7 @@ class Observer(Generic[R]):
                         begun.update(fresh)
                     if recorder is not None:
                         recorder.begins(row, seen)
-                    self.function(transaction, table.decode_row(row))
+                    self._work(transaction, table.decode_row(row))
                     runs += 1
                 for cell, timestamps in seen.items():
                     for ts in timestamps:
@@ -326,6 +326,17 @@ class Observer(Generic[R]):
             self._answer_failures(transaction, context, answered)
         _commit(transaction, recorder)
         return answered, runs
+
+    def _work(self, transaction: ObserverTransaction, row: R) -> None:
+        """Call the function; ObserverError if it has returned what has yet to be run."""
+        result = self.function(transaction, row)
+        if result is not None and is_undone(result):
+            raise ObserverError(
+                f"The function of the observer {self.name!r} has returned a "
+                f"{type(result).__name__}, which does its work after the run has committed: "
+                "nothing would be done, and the change would count as answered. Perhaps a "
+                "decorator hides what the function is. Make it a plain function."
+            )
 
     def _recorder(self, transaction: Transaction) -> Recorder | None:
         """Records the runs of a transaction, if runs are recorded."""

@@ -40,6 +40,16 @@ def works_later(function: object) -> bool:
     return any(check(function) for check in checks)
 
 
+def is_undone(result: object) -> bool:
+    """Whether a function has returned this in place of its work: it has yet to be run."""
+    if isinstance(result, CoroutineType):
+        result.close()  # Else Python warns that it was never awaited.
+        return True
+    if isinstance(result, GeneratorType):
+        return inspect.getgeneratorstate(result) == inspect.GEN_CREATED
+    return isinstance(result, AsyncGeneratorType)
+
+
 def run(
     function: Callable[[Transaction], T],
     begin: Callable[[], Transaction],
