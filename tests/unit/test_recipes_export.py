@@ -20,7 +20,7 @@ from percola import (
     Worker,
 )
 from percola.cells import Kind
-from percola.inspection import retry_failures
+from percola.inspection import failures, retry_failures
 from percola.recipes import Entry, Export, Refused, check, export
 from percola.store.base import Delete, RowMutation
 
@@ -244,6 +244,19 @@ def test_an_entry_that_is_refused_becomes_a_dead_letter_and_can_be_tried_again()
     assert receiver.held["boot"] == (ts, 1)
     with repo.snapshot() as now:
         assert list(queue.refusals(now)) == []
+
+
+def test_a_single_entry_may_be_refused_without_a_list_around_it() -> None:
+    repo, queue, _ = empty_queue()
+    put(repo, queue, boot=1)
+
+    def send(t: Transaction, entries: Sequence[Entry]) -> Refused:
+        return Refused(entries[0], "too cheap")
+
+    Worker(repo, queue.observers(send), threads=1, first_wait=0.001).run_until_idle()
+    assert list(failures(repo)) == []
+    with repo.snapshot() as now:
+        assert [one.why for one in queue.refusals(now)] == ["too cheap"]
 
 
 def test_a_check_tells_of_an_entry_that_was_deleted_before_it_was_exported() -> None:

@@ -78,7 +78,7 @@ class Refused(NamedTuple):
     why: str
 
 
-Send: TypeAlias = Callable[[Transaction, Sequence[Entry]], Iterable[Refused] | None]
+Send: TypeAlias = Callable[[Transaction, Sequence[Entry]], Iterable[Refused] | Refused | None]
 
 
 class Export:
@@ -257,7 +257,8 @@ class Export:
                 t.delete(self.entry, one.row)
                 t.delete(self._entered, _ENTERED + one.row)
             if taken:
-                for refused in send(t, taken) or ():
+                found = send(t, taken)
+                for refused in (found,) if isinstance(found, Refused) else found or ():
                     one = refused.entry
                     value = {"key": one.key, "note": one.note, "why": refused.why}
                     t.set(self.refused, one.row, value)
