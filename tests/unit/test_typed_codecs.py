@@ -149,7 +149,8 @@ MISFITS: list[tuple[Codec[Any], Any, str]] = [
     (map_of(str, DATE), {1: None}, "[1]: int 1 is not str."),
     (map_of(str, DATE), {None: None}, "None is one of its keys."),
     (map_of(FLOAT32, str), {0.1: "a", 0.1 + 1e-12: "b"}, "two of its keys are the same float32."),
-    (map_of(float, str), {2**53: "a", 2**53 + 1: "b"}, "two of its keys are the same float."),
+    (map_of(float, str), {2**53: "a", 2**53 + 1: "b"}, "[9007199254740993]: it would be rounded."),
+    (array_of(float), [1, 2**53 + 1], "[1]: it would be rounded."),
     (map_of(str, decimal_of(3)), {"a": Decimal("0.5")}, "['a']: it has more than 0 digits after"),
     (struct_of(a=str), {"b": "x"}, "it has the key 'b', which is no field."),
     (struct_of(a=struct_of(b=INT16)), {"a": {"b": 2.5}}, ".a.b: float 2.5 is not int16."),
@@ -158,6 +159,8 @@ MISFITS: list[tuple[Codec[Any], Any, str]] = [
     *((codec_named("str"), value, ".") for value in (b"bytes", 1, None, "\ud800")),
     *((codec_named("int"), value, ".") for value in ("1", 1.0, True, None)),
     *((codec_named("float"), value, ".") for value in ("1.0", True, None, b"1")),
+    (codec_named("float"), 2**53 + 1, "int 9007199254740993: it would be rounded."),
+    (codec_named("float"), 10**400, "float, but was given int 1000"),
     *((codec_named("bool"), value, ".") for value in (1, 0, "true", None)),
     *((JSON, value, ".") for value in (b"bytes", {1, 2}, math.nan, math.inf, {"a": object()})),
 ]

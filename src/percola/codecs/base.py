@@ -59,7 +59,10 @@ def _encode_int(value: int) -> bytes:
 def _encode_float(value: float) -> bytes:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise TypeError
-    return repr(float(value)).encode()
+    number = float(value)
+    if number != value and isinstance(value, int):
+        raise UnfitValueError("it would be rounded")
+    return repr(number).encode()
 
 
 def _encode_bool(value: bool) -> bytes:

@@ -159,7 +159,7 @@ def _map(key: Codec[Any], value: Codec[Any]) -> MapCodec:
     to_json, of_json = json_functions(value)
     key_to_json, key_of_json = json_functions(key)
     as_object = key.name == "str"
-    rounds = key.name in ("float", "float32")
+    rounds = key.name == "float32"
 
     def written(given: Mapping[Any, Any]) -> Any:
         if not isinstance(given, Mapping):
