@@ -378,6 +378,27 @@ def decode_attempts(raw: bytes) -> dict[str, Attempts]:
     return found if readable else {}
 
 
+_RETRIED: Final = "@"
+"""Before an observer's name, which never begins with it."""
+
+
+def encode_retry(observer: str, ts: int) -> bytes:
+    """The value of a notify entry that takes the place of an observer's dead letter at `ts`.
+
+    Attempts are recorded beside it, and do not replace it.
+    """
+    return encode_attempts({f"{_RETRIED}{observer}": Attempts(ts, None)})
+
+
+def retried_letters(attempts: Mapping[str, Attempts]) -> dict[str, int]:
+    """The dead letters in whose place a notify entry stands: their timestamps by observer."""
+    return {
+        name.removeprefix(_RETRIED): one.failed
+        for name, one in attempts.items()
+        if name.startswith(_RETRIED)
+    }
+
+
 class DeadLetter(NamedTuple):
     """A change that was dead-lettered for an observer, as the value of a failed entry.
 

@@ -34,6 +34,7 @@ from percola.cells import (
     decode_lock,
     decode_ts,
     decode_write,
+    encode_retry,
     failed_column,
 )
 from percola.connect.local import FORMAT
@@ -330,9 +331,10 @@ def retry_failure(repo: Repository, cell: Cell, observer: str) -> bool:
 def _make_dirty(repo: Repository, one: Failure) -> bool:
     context, cell = repo.context, one.cell
     failed = Cell(cell.table, cell.row, failed_column(one.observer, cell.column))
-    changes: list[Put | Delete] = [Put(Kind.NOTIFY, cell.column, context.oracle.timestamp(), b"")]
-    for ts, _ in context.store.entries(failed, Kind.FAILED, 0, one.ts):
-        changes.append(Delete(Kind.FAILED, failed.column, ts))
+    ts, retry = context.oracle.timestamp(), encode_retry(one.observer, one.ts)
+    changes: list[Put | Delete] = [Put(Kind.NOTIFY, cell.column, ts, retry)]
+    for at, _ in context.store.entries(failed, Kind.FAILED, 0, one.ts):
+        changes.append(Delete(Kind.FAILED, failed.column, at))
     stands = Condition(True, Kind.FAILED, failed.column, one.ts, one.ts)
     return context.store.mutate([RowMutation(cell.table, cell.row, [stands], changes)])[0]
 

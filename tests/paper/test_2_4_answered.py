@@ -33,7 +33,8 @@ from percola import (
     Worker,
     observer,
 )
-from percola.cells import Kind
+from percola.cells import MAX_TS, Cell, Kind, decode_attempts
+from percola.inspection import retry_failures
 
 docs = Table("docs")
 contents = docs.column("contents", str, observed=True)
@@ -205,6 +206,55 @@ def test_a_dead_letter_counts_for_all_changes_that_its_run_had_to_handle(repo: R
         with pytest.raises(NotAnsweredError, match="dead-lettered"):
             repo.wait_answered(commit_ts)
     repo.wait_answered(before)
+
+
+@pytest.mark.parametrize("column", ["contents", "poke"])
+def test_a_dead_letter_that_is_tried_again_is_not_answered_before_its_run_has_committed(
+    repo: Repository, column: str
+) -> None:
+    observed: Any = docs.resolve(column)
+
+    def run(function: Any) -> None:
+        Worker(repo, [observer(observed, name="count")(function)], **QUICK).run_until_idle()
+
+    commit_ts = notify(repo, poke, "a") if column == "poke" else write(repo, "a")
+    later_ts = notify(repo, poke, "a") if column == "poke" else write(repo, "a")
+    run(fail.function)
+    assert retry_failures(repo) == 1
+    assert not is_answered(repo, later_ts)
+    if column == "contents":  # Of a weak notification nothing says when it came.
+        run(fail.function)
+        assert not is_answered(repo, later_ts)
+        assert retry_failures(repo) == 1
+        assert not is_answered(repo, commit_ts)
+    run(lambda t, row: None)
+    assert is_answered(repo, later_ts)
+    assert is_answered(repo, commit_ts)
+
+
+def test_a_change_that_was_answered_stays_so_while_a_later_one_is_tried_again(
+    repo: Repository,
+) -> None:
+    commit_ts = write(repo, "a")
+    Worker(repo, [count], **QUICK).run_until_idle()
+    later_ts = write(repo, "a", "more text")
+    Worker(repo, [fail], **QUICK).run_until_idle()
+    assert retry_failures(repo) == 1
+    assert is_answered(repo, commit_ts)
+    assert not is_answered(repo, later_ts)
+
+
+def test_a_failed_attempt_does_not_hide_that_a_dead_letter_is_tried_again(
+    repo: Repository,
+) -> None:
+    commit_ts = write(repo, "a")
+    Worker(repo, [fail], **QUICK).run_until_idle()
+    assert retry_failures(repo) == 1
+    cell = Cell("docs", b"a", contents.key)
+    Worker(repo, [fail], attempts=9)._runs.work_cell(cell, [])
+    [(_, raw)] = repo.context.store.entries(cell, Kind.NOTIFY, 0, MAX_TS)
+    assert decode_attempts(raw)["count"].failed == 1
+    assert not is_answered(repo, commit_ts)
 
 
 def test_a_later_change_that_is_dead_lettered_leaves_an_answered_one_answered(

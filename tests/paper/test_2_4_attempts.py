@@ -12,8 +12,9 @@ from borrowed import only_near
 from stores import Ground, ScriptedClock, at_work, cell_of, heard, in_memory, put_all
 
 from percola import Repository, Table, Transaction, Worker, observer
-from percola.cells import MAX_TS, Attempts, Kind, decode_attempts, encode_attempts
+from percola.cells import MAX_TS, Attempts, Kind, decode_attempts, encode_attempts, encode_retry
 from percola.inspection import failures
+from percola.observers.failures import has_failed
 from percola.store.base import Put, RowMutation
 from percola.store.walks import walk_kind
 
@@ -277,3 +278,10 @@ def test_attempts_are_what_was_recorded_and_damage_is_none() -> None:
     assert decode_attempts(encode_attempts(some)) == some
     for damaged in (b"", b"\xff", b"7", b"[1]", b'{"a": 1}', b'{"a": [1]}', b'{"a": ["1", 2]}'):
         assert decode_attempts(damaged) == {}
+
+
+def test_what_is_tried_again_joins_batches_until_it_fails() -> None:
+    assert not has_failed(b"")
+    assert not has_failed(encode_retry("index", 8))
+    again = decode_attempts(encode_retry("index", 8))
+    assert has_failed(encode_attempts({**again, "index": Attempts(1, 5)}))

@@ -21,6 +21,11 @@ the cell until the paused one is resumed:
 
 Only the scan relies on it, and only during the pause: afterwards all of them look at the cell.
 
+A notify entry that takes the place of a dead letter, as it is to be tried again, says which one it
+was, for those who wait for the change (`percola.transactions.answered`):
+
+    c:notify@9 = {"@index": [8, null]}              instead of index's dead letter at 8
+
 The back-off compares wall clocks of different machines. Clock skew affects only when the next
 attempt runs, and no wait is longer than this worker's `longest_wait`.
 """
@@ -45,6 +50,7 @@ from percola.cells import (
     encode_attempts,
     encode_dead_letter,
     failed_column,
+    retried_letters,
 )
 from percola.clock import backoff
 from percola.observers.observer import Observer
@@ -84,6 +90,11 @@ class DirtyCell:
         if len(entries) > 1:
             entries = sorted(entries, reverse=True)
         return cls(cell, [ts for ts, _ in entries], decode_attempts(entries[0][1]))
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether attempts at the newest change are recorded."""
+        return _has_failed(self.attempts)
 
     @property
     def newest(self) -> int:
@@ -248,6 +259,15 @@ class Failures:
         table, row, column = dirty.cell
         stands = Condition(True, Kind.NOTIFY, column, dirty.newest, dirty.newest)
         return self._context.store.mutate([RowMutation(table, row, [stands], changes)])[0]
+
+
+def has_failed(raw: bytes) -> bool:
+    """Whether a notify entry with this value records attempts."""
+    return _has_failed(decode_attempts(raw))
+
+
+def _has_failed(attempts: Mapping[str, Attempts]) -> bool:
+    return len(attempts) > len(retried_letters(attempts))
 
 
 def is_dead_lettered(store: Store, one: Observer[Any], dirty: DirtyCell) -> bool:

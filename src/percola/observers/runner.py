@@ -544,7 +544,7 @@ class Runner:
                 most = min(_TOGETHER, self._sizes[one.name].rows, 2 * reached)
                 group += take(most - len(group))
             found = [self._look(group[0])] if len(group) == 1 else self._look_together(group)
-            dirty = [one for one in found if one is not None and not one.attempts]
+            dirty = [one for one in found if one is not None and not one.has_failed]
             ahead += [one.cell.row for one in dirty]
             yield from dirty
 

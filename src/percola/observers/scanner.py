@@ -68,6 +68,7 @@ from typing import TYPE_CHECKING, Final
 from percola.cells import Cell, Kind
 from percola.coordination.wake_ups import ROW_BYTES
 from percola.errors import StoreError
+from percola.observers.failures import has_failed
 from percola.observers.observer import Observers
 from percola.observers.pausing import NOBODY
 from percola.observers.runner import Found, GivenUpError, Row, Runner, WorkerOptions
@@ -526,7 +527,7 @@ class Scanner:
         A cell that has failed before, according to the value `raw` of its notify entry, joins no
         batch.
         """
-        batched = not raw and self._runs.takes_batches(cell)
+        batched = not has_failed(raw) and self._runs.takes_batches(cell)
         others = self._others(cell, ahead) if batched else []
         if others:
             done = self._runs.work_batch(self._joining(cell, others, held), held)
@@ -543,7 +544,7 @@ class Scanner:
         return [
             one
             for one, raw in ahead.items()
-            if one.column == cell.column and not raw and self._runs.takes_batches(one)
+            if one.column == cell.column and not has_failed(raw) and self._runs.takes_batches(one)
         ]
 
     def _joining(

@@ -5,7 +5,8 @@ and go with the commit of the run that saw the change, or after it (rule N2), or
 that dead-letters it (rule N5).
 
     1. finish the transaction's commit, so that all its notify entries are there (rule N1)
-    2. go over the notify entries once; at one with this commit_ts, wait until it is gone
+    2. go over the notify entries once; at one with this commit_ts, or in place of a dead letter of
+       the change (`percola failed retry`), wait until it is gone
     3. look for a dead letter of the change
 
 After step 1 no entry with this commit_ts is added, so none can be missed behind the walk. The runs
@@ -17,6 +18,7 @@ were these runs is not recorded.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from typing import Final
 
 from percola.cells import (
@@ -25,10 +27,12 @@ from percola.cells import (
     Kind,
     Op,
     ack_column,
+    decode_attempts,
     decode_dead_letter,
     decode_lock,
     decode_ts,
     decode_write,
+    retried_letters,
 )
 from percola.errors import NotAnsweredError
 from percola.paused import paused_observers
@@ -93,10 +97,29 @@ class _Wait:
         for table in self._tables:
             entries = walk_kind(store, Kind.NOTIFY, table)
             for cell, group in itertools.groupby(entries, key=lambda entry: entry[0]):
-                if any(low <= ts <= high for _, ts, _ in group):
+                found = [(ts, raw) for _, ts, raw in group]
+                while (ts := self._awaited(cell, found, low, high)) is not None:
                     self._waited.add(cell)
-                    while left := store.entries(cell, Kind.NOTIFY, low, high, 1):
-                        self._pause(cell, left[0][0])
+                    while store.entries(cell, Kind.NOTIFY, ts, ts, 1):
+                        self._pause(cell, ts)
+                    found = store.entries(cell, Kind.NOTIFY, low, MAX_TS)
+
+    def _awaited(
+        self, cell: Cell, found: Iterable[tuple[int, bytes]], low: int, high: int
+    ) -> int | None:
+        """The timestamp of a notify entry, of these of a cell, for a change from `low` to `high`.
+
+        One above that is so as well if it stands in place of the dead letter of such a change.
+        """
+        for ts, raw in found:
+            if low <= ts <= high:
+                return ts
+            if ts > high and any(
+                self._is_about(cell, observer, letter, low, high)
+                for observer, letter in retried_letters(decode_attempts(raw)).items()
+            ):
+                return ts
+        return None
 
     def _pause(self, cell: Cell, ts: int) -> None:
         """Sleep for a part of the time waited so far, so that short waits are noticed soon."""
@@ -125,27 +148,32 @@ class _Wait:
         clock.sleep(min(pause, self._timeout - elapsed))
 
     def check_dead_letters(self, low: int, high: int) -> None:
-        """Raise NotAnsweredError if a change from `low` to `high` was dead-lettered.
-
-        A dead letter has the timestamp of the newest change that its run had to handle, so one
-        above `high` may be for an older change of the cell, too, unless an earlier run has
-        acknowledged that one.
-        """
+        """Raise NotAnsweredError if a change from `low` to `high` was dead-lettered."""
         for table in self._tables:
             for failed, ts, raw in walk_kind(self._context.store, Kind.FAILED, table):
                 if ts < low:
                     continue
                 letter = decode_dead_letter(raw)
                 cell = Cell(table, failed.row, letter.column.encode())
-                if ts > high and self._is_acknowledged(cell, letter.observer, high):
-                    continue  # A later change was dead-lettered.
-                if ts <= high or cell in self._waited or self._was_written(cell, low, high):
+                if self._is_about(cell, letter.observer, ts, low, high):
                     raise NotAnsweredError(
                         f"The change of {cell} was dead-lettered for the observer "
                         f"{letter.observer}: {letter.error}. 'percola failed' shows its "
                         f"traceback, 'percola failed retry --observer {letter.observer}' runs the "
                         "observer again."
                     )
+
+    def _is_about(self, cell: Cell, observer: str, ts: int, low: int, high: int) -> bool:
+        """Whether a cell's dead letter at `ts` is for a change from `low` to `high`.
+
+        It has the timestamp of the newest change that its run had to handle, so one above `high`
+        may be for an older change of the cell, too, unless an earlier run has acknowledged that.
+        """
+        if ts <= high:
+            return ts >= low
+        if self._is_acknowledged(cell, observer, high):
+            return False  # A later change was dead-lettered.
+        return cell in self._waited or self._was_written(cell, low, high)
 
     def _is_acknowledged(self, cell: Cell, observer: str, high: int) -> bool:
         """Whether a committed run of the observer has seen all changes of the cell up to `high`."""
