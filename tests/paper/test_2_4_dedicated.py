@@ -117,6 +117,28 @@ def test_with_a_number_so_many_workers_run_it_at_once_for_different_rows(
         assert len(third._schedule.claimed()) + sum(name == "third" for name, _ in ran) <= 1
 
 
+def test_the_columns_of_one_observer_have_their_thread_in_the_same_worker(ground: Ground) -> None:
+    """Also if another worker looks at the same time."""
+    orders = Table("orders")
+    price, due = orders.column("price", int, observed=True), orders.weak_column("due")
+    repo = ground.repo([orders])
+    export = observer(price, due, name="export", dedicated=True)(lambda t, row: None)
+    first, second = (Worker(repo, [export])._schedule for _ in range(2))
+    coordination, claimed = repo.context.coordination, []
+
+    def try_lock(table: str, row: bytes) -> bool:
+        del coordination.try_lock
+        locked = coordination.try_lock(table, row)
+        claimed.append(second.claimed())
+        return locked
+
+    coordination.try_lock = try_lock  # type: ignore[method-assign]
+    assert first.claimed() == {price.address, due.address}
+    assert claimed == [frozenset()]
+    first.disclaim()
+    assert second.claimed() == {price.address, due.address}
+
+
 def test_the_observers_of_other_columns_are_run_by_all_workers(
     repo: Repository, wait_until: Callable[..., object]
 ) -> None:

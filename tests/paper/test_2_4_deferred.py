@@ -330,3 +330,35 @@ def test_a_rate_holds_up_no_other_observer(ground: Ground) -> None:
     found = bench.look() + bench.look()
     assert sorted(row for row in found if row[0] == "p") == sorted(f"p{row}" for row in ROWS)
     assert len(found) == len(ROWS) + 1
+
+
+def with_two_columns(ground: Ground, **options: float) -> Ordered:
+    """An observer of two columns, in rows of which some are dirty in one and some in the other."""
+    bench = Ordered(ground)
+
+    def run(t: Transaction, row: str) -> None:
+        bench.ran.append(row)
+
+    limited = observer(body, stirred, name="limited", batch=1, **options)(run)  # type: ignore[arg-type]
+    bench.scan_with([limited, observer(changed, name="prompt")(lambda t, row: None)])
+    put(bench.repo, body, "a", 1)
+    notify(bench.repo, stirred, "b")
+    return bench
+
+
+def test_a_rate_is_that_of_all_columns_of_an_observer(ground: Ground) -> None:
+    bench = with_two_columns(ground, rate=0.5)
+    first = bench.look()
+    assert len(first) == 1
+    bench.clock.now += 1.0
+    assert bench.look() == []
+    bench.clock.now += 1.0
+    assert sorted(first + bench.look()) == ["a", "b"]
+
+
+def test_a_share_is_that_of_all_columns_of_an_observer(ground: Ground) -> None:
+    bench = with_two_columns(ground, share=0.2)
+    bench.schedule.note_run(body.address, 1.0)
+    assert bench.schedule.resting() == {body.address, stirred.address}
+    bench.clock.now += 4.0
+    assert bench.schedule.resting() == frozenset()

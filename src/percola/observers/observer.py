@@ -575,7 +575,9 @@ class Observers:
 
     Attributes:
         tables: the tables that have an observed column, in order.
+        together: the columns of the observers of each column.
         dedicated: the columns that some workers handle, on a dedicated thread, and how many.
+        apart: these, those together that have an observer in common, by the first of them.
         deferred: the columns that are debounced, and for how many seconds.
         sharing: the columns with a cap on their part of a worker's time, and the cap.
         ordered: the columns whose dirty rows have an order, and the observer that knows it.
@@ -611,11 +613,16 @@ class Observers:
             raise ObserverError("A worker needs at least one observer.")
         groups = self._by_column
         self.tables: Final = sorted({table for table, _ in groups})
+        self.together: Final[Mapping[tuple[str, bytes], Set[tuple[str, bytes]]]] = {
+            address: {column.address for one in group for column in one.columns}
+            for address, group in groups.items()
+        }
         self.dedicated: Final[Mapping[tuple[str, bytes], int]] = {
             address: workers
             for address, group in groups.items()
             if (workers := max(one.dedicated for one in group))
         }
+        self.apart: Final[Mapping[tuple[str, bytes], Set[tuple[str, bytes]]]] = self._apart()
         longest = {address: min(one.defer for one in group) for address, group in groups.items()}
         self.deferred: Final[Mapping[tuple[str, bytes], float]] = {
             address: seconds
@@ -634,6 +641,14 @@ class Observers:
             address: rate for address, rate in highest.items() if rate < math.inf
         }
         self.prompt: Final = frozenset(groups.keys() - self.deferred.keys() - self.dedicated.keys())
+
+    def _apart(self) -> dict[tuple[str, bytes], Set[tuple[str, bytes]]]:
+        found: list[set[tuple[str, bytes]]] = []
+        for address in self.dedicated:
+            mine = self.together[address] & self.dedicated.keys()
+            joined = [mine, *(one for one in found if one & mine)]
+            found = [one for one in found if not one & mine] + [set().union(*joined)]
+        return {min(one): one for one in found}
 
     def __iter__(self) -> Iterator[Observer[Any]]:
         return iter(self._by_name.values())

@@ -132,15 +132,17 @@ class Schedule:
         """The columns on a dedicated thread that this worker has claimed.
 
         A worker claims each column for which there is a place, and keeps it until it stops: the
-        others stand by.
+        others stand by. Columns of one observer are claimed together, by the first of them.
         """
-        for address, workers in self._observers.dedicated.items():
-            for place in range(0 if address in self._claims else workers):
-                claim = _claim(address, place)
+        apart, claims = self._observers.apart, self._claims
+        for first, columns in apart.items():
+            workers = max(self._observers.dedicated[one] for one in columns)
+            for place in range(0 if first in claims else workers):
+                claim = _claim(first, place)
                 if self._context.coordination.try_lock(*claim):
-                    self._claims[address] = claim
+                    claims[first] = claim
                     break
-        return frozenset(self._claims)
+        return frozenset(one for first in claims for one in apart[first])
 
     def disclaim(self) -> None:
         """Release the claims on columns with a dedicated thread; idempotent."""
@@ -149,16 +151,20 @@ class Schedule:
 
     def note_run(self, address: Address, seconds: float) -> None:
         """Note how long the observers of a column with a cap on worker time ran."""
-        share = self._observers.sharing[address]
-        rested = self._context.clock.monotonic() + seconds * (1 / share - 1)
+        sharing, now = self._observers.sharing, self._context.clock.monotonic()
         with self._guard:
-            self._rested[address] = max(rested, self._rested.get(address, rested))
+            for one in self._observers.together[address] & sharing.keys():
+                rested = now + seconds * (1 / sharing[one] - 1)
+                self._rested[one] = max(rested, self._rested.get(one, rested))
 
     def note_begun(self, address: Address) -> None:
         """Note that a run begins on a column with a limit of runs a second."""
-        if rate := self._observers.limited.get(address):
+        limited = self._observers.limited
+        if address in limited:
             with self._guard:
-                self._may_begin[address] = self._context.clock.monotonic() + 1 / rate
+                now = self._context.clock.monotonic()
+                for one in self._observers.together[address] & limited.keys():
+                    self._may_begin[one] = now + 1 / limited[one]
 
     def begins_in(self, columns: Set[Address]) -> float:
         """Seconds until a run may begin on one of these columns; 0 for at once."""
