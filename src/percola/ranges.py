@@ -413,14 +413,16 @@ class Cursor:
         self.following, self.counts = walk.position(number, one.start)
         self._saved = self.following
 
-    def is_due(self, following: bytes | None) -> bool:
-        """Whether `move` will store the position."""
-        return self._walk.is_due(ends=following is None)
+    def move(self, following: bytes | None, first: Callable[[], object] = lambda: None) -> bool:
+        """All before that row is done; stores so if it is time. False as `Walk.save` returns it.
 
-    def move(self, following: bytes | None) -> bool:
-        """All before that row is done; stores so if it is time. False as `Walk.save` returns it."""
+        `first` is called before it is stored, for work that is done only then.
+        """
         self.following = following
-        return self.save() if self.is_due(following) else True
+        if not self._walk.is_due(ends=following is None):
+            return True
+        first()
+        return self.save()
 
     def save(self) -> bool:
         """Store the position now, unless it is stored."""

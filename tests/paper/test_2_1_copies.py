@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -25,6 +26,7 @@ from percola import (
 )
 from percola.catalog import feed_since
 from percola.cells import MAX_TS, Cell, Kind
+from percola.clock import Clock
 from percola.coordination.memory import MemoryCoordination
 from percola.maintenance import copy
 from percola.maintenance.check import Severity, check
@@ -467,6 +469,35 @@ def test_a_copy_that_was_interrupted_goes_on_at_the_same_timestamp(
     assert state(target.repo()) == expected
     assert 0 < done.resumed < done.rows
     assert errors(target.repo()) == []
+
+
+class SlowClock(Clock):
+    """Each look at it takes a while, as in a process that is held up between any two lines."""
+
+    def __init__(self, step: float) -> None:
+        self._now, self._step = 0.0, step
+
+    def monotonic(self) -> float:
+        self._now += self._step
+        return self._now
+
+
+@pytest.mark.parametrize("step", [0.13, 0.21, 0.3])
+def test_no_position_is_stored_of_rows_that_are_not_written_yet(
+    monkeypatch: pytest.MonkeyPatch, step: float
+) -> None:
+    monkeypatch.setattr(copy, "_RECORDS", 4)
+    source = in_memory(TABLES, clock=SlowClock(step))
+    put_all(source, text, {row: f"text of {row}" for row in ROWS})
+    expected = state(source)
+    for ranges in range(1, len(ROWS)):
+        target = Target()
+        with contextlib.suppress(StoppedError):
+            target.copy(source, progress=stop_after(ranges))
+            break
+        target.copy(source)
+        assert state(target.repo()) == expected, f"stopped after {ranges} ranges"
+    assert ranges > 3
 
 
 def test_a_copy_that_is_too_old_to_be_resumed_says_what_to_do(

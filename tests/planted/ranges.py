@@ -27,8 +27,8 @@ PLANTED = [
         "position-before-the-rows",
         "A copy stores its position before the rows up to it are in the target.",
         "test_a_copy_that_was_interrupted_goes_on_at_the_same_timestamp",
-        old="            if following is None or cursor.is_due(following):",
-        new="            if following is None:",
+        old="            if not cursor.move(following, first=self._flush):",
+        new="            if not cursor.move(following):",
     ),
     in_copy(
         "copy-does-not-ask",

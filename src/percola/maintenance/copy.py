@@ -565,9 +565,9 @@ class _Copy:
             self._resolve_locks(cursor.following)
         while cursor.following is not None:
             following = self._copy_batch(cursor.following)
-            if following is None or cursor.is_due(following):
+            if following is None:
                 self._flush()
-            if not cursor.move(following):
+            if not cursor.move(following, first=self._flush):
                 raise _overtaken()
             yield cursor.counts
         yield cursor.counts
