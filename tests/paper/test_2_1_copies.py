@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -300,6 +301,41 @@ def test_a_change_that_is_answered_while_its_row_is_read_is_left_to_the_copy(
     assert copied.pending() == {"docs.text": 3, "docs.again": 3}
     work(copied)
     assert [copied.snapshot().get(seen, row) for row in ROWS[:3]] == [4, 4, 4]
+
+
+class ScannedStore(PassingStore):
+    """Counts the rows of docs that scans for entries pass: some stores read all of them."""
+
+    def __init__(self, inner: Any, keys: list[bytes]) -> None:
+        super().__init__(inner)
+        self.passed: Counter[Kind] = Counter()
+        self._keys = keys
+
+    def scan_kind(
+        self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+    ) -> Any:
+        found, following = self.inner.scan_kind(kind, table, start, end, limit)
+        upto = following or end
+        if table == docs.name:
+            passed = [one for one in self._keys if start <= one and not (upto and one >= upto)]
+            self.passed[kind] += len(passed)
+        return found, following
+
+
+@pytest.mark.parametrize("are_dirty", [False, True])
+def test_a_row_is_not_searched_again_for_work_with_each_range_before_it(
+    ground: Ground, target: Target, small_ranges: None, are_dirty: bool
+) -> None:
+    many = [f"row {number:03}" for number in range(400)]
+    store = ScannedStore(ground.store, [row.encode() for row in many])
+    source = ground.repo(TABLES, store=store)
+    put_all(source, text if are_dirty else size, dict.fromkeys(many, "text" if are_dirty else 4))
+    store.passed.clear()
+    target.copy(source)
+    assert store.passed[Kind.WRITE] == 400
+    assert store.passed[Kind.FAILED] <= 2 * 400
+    assert store.passed[Kind.NOTIFY] <= 4 * 400
+    assert sum(target.repo().pending().values()) == 400 * are_dirty
 
 
 def test_silent_writes_stay_silent(repo: Repository, target: Target) -> None:

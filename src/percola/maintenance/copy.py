@@ -49,7 +49,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from percola.catalog import (
     copy_feed,
@@ -534,6 +534,14 @@ class _LoadFile:
         store.mutate(batch)
 
 
+class _Ahead(NamedTuple):
+    """Entries of rows that are to be copied, by row and column, and the row below which."""
+
+    notified: dict[bytes, dict[bytes, Entries]]
+    failed: dict[bytes, dict[bytes, Entries]]
+    end: bytes
+
+
 class _Copy:
     """The copy of one range."""
 
@@ -555,6 +563,7 @@ class _Copy:
         self._floor = work.ts
         self._table, _, self._end = one
         self._cursor = Cursor(walk, number, one)
+        self._ahead: _Ahead | None = None
         self._batch: list[RowMutation] = []
         self._changes = self._bytes = 0
 
@@ -585,31 +594,46 @@ class _Copy:
         if self._history:
             # Versions that only readers below it see may be removed at any moment.
             self._floor = min(self._source.safe_point(), self._ts)
-        # In this order: see the module's text. Each read ends the batch where it ends itself.
-        notified, end = self._entries(Kind.NOTIFY, table, start, self._end)
-        failed, end = self._entries(Kind.FAILED, table, start, end)
-        moved, end = self._entries(Kind.NOTIFY, table, start, end)
+        if self._ahead is None or start == self._ahead.end:
+            self._ahead = self._look_ahead(start)
+        notified, failed, end = self._ahead
         cells, following = scan_writes(self._source, table, start, end, _RECORDS)
         self._source.check_safe_point(self._ts)
         upto = following or end
         rows: dict[bytes, dict[bytes, Records]] = {}
         for cell, records in cells:
             rows.setdefault(cell.row, {})[cell.column] = records
-        for row, columns in moved.items():
-            for column, entries in columns.items():
-                notified.setdefault(row, {}).setdefault(column, {}).update(entries)
         for row in sorted(rows.keys() | notified.keys() | failed.keys()):
             if not upto or row < upto:
                 self._copy_row(
-                    table, row, rows.get(row, {}), notified.get(row, {}), failed.get(row, {})
+                    table, row, rows.get(row, {}), notified.pop(row, {}), failed.pop(row, {})
                 )
         return None if upto == self._end else upto
 
+    def _look_ahead(self, start: bytes) -> _Ahead:
+        """The notify and failed entries of the rows that come next.
+
+        A look may read all rows that are left, where a store keeps these entries among others. So
+        it is for many batches: their write records are read later, and show what was answered.
+        """
+        # In this order: see the module's text. Each read ends the look where it ends itself.
+        notified, end = self._entries(Kind.NOTIFY, start, self._end)
+        failed, end = self._entries(Kind.FAILED, start, end)
+        moved, end = self._entries(Kind.NOTIFY, start, end)
+        for row, columns in moved.items():
+            for column, entries in columns.items():
+                notified.setdefault(row, {}).setdefault(column, {}).update(entries)
+        if end:
+            for rows in (notified, failed):
+                for row in [one for one in rows if one >= end]:
+                    del rows[row]  # The next look has them.
+        return _Ahead(notified, failed, end)
+
     def _entries(
-        self, kind: Kind, table: str, start: bytes, end: bytes
+        self, kind: Kind, start: bytes, end: bytes
     ) -> tuple[dict[bytes, dict[bytes, Entries]], bytes]:
         """Entries from `start` on, by row and column; and the row below which these are all."""
-        found, following = self._source.scan_kind(kind, table, start, end)
+        found, following = self._source.scan_kind(kind, self._table, start, end)
         rows: dict[bytes, dict[bytes, Entries]] = {}
         for cell, ts, raw in found:
             rows.setdefault(cell.row, {}).setdefault(cell.column, {})[ts] = raw
