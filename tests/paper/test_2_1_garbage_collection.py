@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from stores import (
     Ground,
+    PassingStore,
     ScriptedClock,
     ScriptedCoordination,
     SeamStore,
@@ -33,6 +34,7 @@ from percola import (
     Transaction,
 )
 from percola.cells import MAX_TS, Cell, Kind
+from percola.gc import collector
 from percola.gc.collector import Collected, GarbageCollector
 from percola.store.base import RowMutation
 from percola.store.walks import scan_writes
@@ -193,6 +195,41 @@ def test_collectors_that_are_all_stopped_after_one_look_get_everywhere_together(
         removed.append(collector.collect(stopped=lambda asked=asked: next(asked, True)).versions)
     assert sum(removed) == 2500
     assert max(removed) < 2500
+
+
+class FeedInRows(PassingStore):
+    """Keeps its feeds in the rows; counts the rows that are passed in search of their entries."""
+
+    def __init__(self, inner: Any, keys: list[bytes]) -> None:
+        super().__init__(inner)
+        self.has_feed_in_rows = True
+        self.passed = 0
+        self._keys = keys
+
+    def forget_changes(
+        self, table: str, upto: int, limit: int = 4096, *, start: bytes = b"", end: bytes = b""
+    ) -> int:
+        self.passed += sum(start <= key and not (end and key >= end) for key in self._keys)
+        return self.inner.forget_changes(table, upto, 32, start=start, end=end)
+
+
+def test_entries_of_a_feed_are_not_searched_for_again_in_rows_that_had_them(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a store compacts late, what was removed from a row is read by each look at it."""
+    monkeypatch.setattr(collector, "_RECORDS", 48)
+    followed = Table("followed", feed=True)
+    number = followed.column("number", int)
+    rows = [f"row {place:03}" for place in range(300)]
+    store = FeedInRows(ground.store, [row.encode() for row in rows])
+    repo = ground.repo([followed], store=store)
+    for value in range(3):
+        put_all(repo, number, dict.fromkeys(rows, value))
+    collected = collect(repo)
+    assert collected.changes == 900
+    assert collected.versions == 600
+    assert store.passed <= 5 * len(rows)
+    assert store.inner.forget_changes(followed.name, collected.safe_point) == 0
 
 
 # --- Readers ----------------------------------------------------------------------------

@@ -11,7 +11,7 @@ collector raises it, and then removes what no reader at or above it can see:
     raise      durably; from here on reads below the safe point fail with SnapshotTooOldError, and
                so does a transaction that began below it and has not yet locked all its cells
     forget     the entries of the feeds up to it (`percola.feed`); where a feed is stored in the
-               changed rows, range by range
+               changed rows, with the garbage of these
     walk       row by row: keep each cell's newest version at or below the safe point
 
 The steps that read whole tables, resolve and walk, are work on ranges of rows (`percola.ranges`),
@@ -358,7 +358,7 @@ class _ResolveRange:
 class _CollectRange:
     """Removes the garbage of a range, from the position that is stored of it.
 
-    Before that the entries of the feed, where they are stored in the rows.
+    Of each batch of rows first the entries of the feed, where they are stored in the rows.
     """
 
     walk: Walk
@@ -373,16 +373,18 @@ class _CollectRange:
         store, clock = context.store, context.clock
         cursor = Cursor(self.walk.on(store, clock), number, one)
         try:
-            position = cursor.following
-            while position is not None and store.has_feed_in_rows:
-                gone = store.forget_changes(one.table, self.safe_point, start=position, end=one.end)
-                if not gone:
-                    break
-                cursor.counts["changes"] += gone
-                yield cursor.counts
-            while cursor.following is not None:
+            while (position := cursor.following) is not None:
                 began = clock.monotonic()
-                cells, row = scan_writes(store, one.table, cursor.following, one.end, _RECORDS)
+                cells, row = scan_writes(store, one.table, position, one.end, _RECORDS)
+                # Of these rows only: each call reads what earlier ones have removed in its rows,
+                # until the store compacts them.
+                while store.has_feed_in_rows and (
+                    gone := store.forget_changes(
+                        one.table, self.safe_point, start=position, end=row or one.end
+                    )
+                ):
+                    cursor.counts["changes"] += gone
+                    yield cursor.counts
                 self._remove(store, cells, cursor.counts)
                 cursor.move(row)
                 if self.share < 1:
