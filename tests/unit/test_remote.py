@@ -6,12 +6,21 @@ import random
 from collections.abc import Iterable
 
 import pytest
+from commands import call
 
 from percola import Schema, StoreError, Table
 from percola.catalog import create_schema, reconcile, stored_schema
+from percola.cells import MAX_TS, Cell, Kind
+from percola.connect import cluster
+from percola.oracle import server as oracle_server
+from percola.oracle.record import ORACLE_TABLE
+from percola.oracle.server import OracleServer
+from percola.store.base import Delete, RowMutation
 from percola.store.forwarding import ForwardingStore
 from percola.store.memory import MemoryStore
 from percola.store.remote.batches import waves
+
+RECORD = Cell(ORACLE_TABLE, b"timestamps", b"@record")
 
 
 def address(row: bytes) -> list[tuple[str, bytes]]:
@@ -54,3 +63,36 @@ def test_a_schema_names_no_table_before_it_was_created() -> None:
     with pytest.raises(StoreError, match="has died"):
         reconcile(store, Schema([Table("docs")]))
     assert [table.name for table in stored_schema(store)] == []
+
+
+class Kept(ForwardingStore):
+    """A store that stays when it is closed, as a server does."""
+
+    def close(self) -> None:
+        pass
+
+
+def test_an_oracle_does_not_begin_at_1_where_a_repository_has_lost_its_record(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    store, drawn = Kept(MemoryStore()), []
+
+    def serve_once(server: OracleServer, ready: object) -> None:
+        with server:
+            drawn.append(server.ranges.draw(1))
+
+    monkeypatch.setattr(cluster, "open_store", lambda *_, **__: store)
+    monkeypatch.setattr(oracle_server, "serve", serve_once)
+    words = ("--repo", "hbase://zk1/shop", "oracle", "--listen", "127.0.0.1:0")
+    assert call(*words).code == 0, "the oracle comes before the repository"
+    create_schema(store)
+    assert call(*words).code == 0
+    [(version, _)] = store.entries(RECORD, Kind.DATA, 0, MAX_TS)
+    gone = Delete(Kind.DATA, RECORD.column, version)
+    store.mutate([RowMutation(RECORD.table, RECORD.row, (), [gone])])
+    answer = call(*words)
+    assert answer.code == 1
+    assert "hbase://zk1/shop has a repository, but no record" in answer.err
+    assert call(*words, "--above", 500).code == 0
+    assert call(*words).code == 0
+    assert drawn == [1, 2, 501, 502]

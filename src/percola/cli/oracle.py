@@ -9,12 +9,13 @@ import sys
 
 import click
 
+from percola.catalog import has_schema
 from percola.cli.metrics_port import metrics_options, serve_metrics
 from percola.cli.session import Session, common
 from percola.connect import cluster as network
 from percola.connect.address import network_address
-from percola.errors import ConflictingOptionsError, UsageError
-from percola.oracle.record import ORACLE_TABLE
+from percola.errors import ConflictingOptionsError, StoreError, UsageError
+from percola.oracle.record import ORACLE_TABLE, newest
 
 
 @click.command()
@@ -113,6 +114,13 @@ def oracle(
     # A busy store takes longer than a lease to create a table.
     with contextlib.closing(network.open_store(address)) as creating:
         creating.create_tables([ORACLE_TABLE])
+        if not above and newest(creating) is None and has_schema(creating):
+            raise StoreError(
+                f"{address.store} has a repository, but no record of the timestamps that were "
+                "handed out for it: they would begin at 1 again, below those in use. Stop all of "
+                "its oracles, and start them once with --above and a number above every timestamp "
+                "in use: docs/oracle.md, When the record is lost."
+            )
     # A call that hangs keeps the lease from being renewed, so it times out early.
     store = network.open_store(address, request_seconds=min(60, lease / 3), timeout_seconds=lease)
     try:
