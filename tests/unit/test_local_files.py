@@ -24,6 +24,7 @@ from stores import in_thread
 import percola
 from percola import StoreFullError, Table
 from percola.coordination.local.coordination import LocalCoordination
+from percola.maintenance.backup import backup, restore
 from percola.platform import file_locks
 from percola.platform.files import allocate, open_file
 
@@ -152,6 +153,20 @@ def test_what_root_makes_in_another_users_repository_belongs_to_that_user(tmp_pa
     make(folder)
     owners = {(path.stat().st_uid, path.stat().st_gid) for path in folder.rglob("*")}
     assert owners == {(NOBODY, NOBODY)}
+
+
+def test_what_root_restores_into_another_users_folder_belongs_to_that_user(tmp_path: Path) -> None:
+    require_root()
+    make(tmp_path / "repo")
+    with percola.open(tmp_path / "repo") as repo:
+        backup(repo, tmp_path / "file")
+    folder = tmp_path / "restored"
+    folder.mkdir(mode=0o750)
+    os.chown(folder, NOBODY, NOBODY)
+    restore(tmp_path / "file", folder)
+    owners = {(path.stat().st_uid, path.stat().st_gid) for path in (folder, *folder.rglob("*"))}
+    assert owners == {(NOBODY, NOBODY)}
+    assert folder.stat().st_mode & 0o777 == 0o750
 
 
 # --- Who holds a lock -------------------------------------------------------------------

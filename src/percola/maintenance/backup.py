@@ -413,7 +413,11 @@ def _fill(
     """Write the repository into a folder that can replace the target, and sync it to disk."""
     folder.mkdir(mode=PRIVATE_FOLDER, parents=True)
     if target.is_dir():
-        folder.chmod(stat.S_IMODE(target.stat().st_mode))
+        replaced = target.stat()
+        with contextlib.suppress(OSError):  # A folder that root fills is its owner's to use.
+            owner = replaced.st_uid if os.geteuid() == 0 else -1
+            os.chown(folder, owner, replaced.st_gid)
+        folder.chmod(stat.S_IMODE(replaced.st_mode))
     about = folder.stat()
     make_folder(folder / "store")
     done = 0
