@@ -53,7 +53,8 @@ def client_context(roots: bytes, certificate: tuple[bytes, bytes] | None) -> ssl
 
 def _load_roots(context: ssl.SSLContext, roots: bytes, what: str) -> None:
     try:
-        context.load_verify_locations(cadata=roots.decode("ascii"))
+        # Between the certificates there may be names in any language.
+        context.load_verify_locations(cadata=roots.decode("ascii", "ignore"))
     except (ssl.SSLError, ValueError) as error:
         raise UsageError(f"{what} cannot be read: they must be certificates in PEM.") from error
 
