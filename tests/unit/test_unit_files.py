@@ -99,3 +99,16 @@ def test_a_unit_that_may_write_nowhere_says_how_it_may_write_a_repository_in_a_f
         assert ("\n#ReadWritePaths=/" in text) == opens, unit.name
     page = (FOLDER.parents[1] / "docs" / "scaling.md").read_text()
     assert "`ReadWritePaths=`" in page
+
+
+def test_the_commands_of_the_docs_install_them(tmp_path: Path) -> None:
+    root = FOLDER.parents[1]
+    section = (root / "docs" / "scaling.md").read_text().partition("## As services")[2]
+    [commands] = re.findall(r"(?:^    .*\n)+", section.partition("\n## ")[0], re.MULTILINE)
+    (tmp_path / "etc/systemd/system").mkdir(parents=True)
+    script = "useradd() { :; }; chown() { :; }; systemctl() { :; }\n"
+    script += commands.replace(" /etc/", f" {tmp_path}/etc/")
+    done = subprocess.run(["sh", "-euc", script], cwd=root, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    made = {path.name for path in (tmp_path / "etc/percola").iterdir()}
+    assert made == {"percola.env", "token", "serve.token"}
