@@ -250,6 +250,24 @@ def test_a_worker_that_surveys_exports_what_it_finds(
         Worker(repo, [a], survey=0)
 
 
+def test_the_safe_point_of_a_repository_at_rest_does_not_grow_old() -> None:
+    """It is the newest timestamp, so that nothing is kept, and the alert would be for nothing."""
+    clock, metrics = ScriptedClock(), WorkerMetrics()
+    times, day = DrawTimes(clock), 86_400.0
+    metrics.watch_survey([], lambda: (), lambda: (Surveyed(safe_point=10), times), day)
+
+    def age() -> float | None:
+        return metrics.registry.get_sample_value("percola_gc_safe_point_age_seconds")
+
+    times.note(10)
+    clock.now += 3 * day
+    assert age() == 0
+    times.note(11)
+    clock.now += day
+    times.note(12)
+    assert age() == day, "what was superseded at 11 has been kept since then"
+
+
 def test_a_worker_without_surveys_exports_none(repo: Repository) -> None:
     one = observer(contents, name="one")(nothing)
     put(repo, contents, "x")

@@ -285,7 +285,8 @@ class _SurveyMetrics(Collector):
             "percola_oldest_lock_seconds", "Age of the oldest lock, 0 if there is none"
         )
         safe_point = GaugeMetricFamily(
-            "percola_gc_safe_point_age_seconds", "Age of the oldest timestamp that can be read"
+            "percola_gc_safe_point_age_seconds",
+            "Seconds since the oldest timestamp that can be read was the newest one",
         )
         if found is not None:
             for name in self._observers:
@@ -297,5 +298,7 @@ class _SurveyMetrics(Collector):
             ts = found.oldest_lock
             lock.add_metric([], 0.0 if ts is None else times.age(ts))
             if found.safe_point:
-                safe_point.add_metric([], times.age(found.safe_point))
+                # Of the next one, from which on something is superseded: while nothing is written
+                # the safe point grows old, and nothing is kept.
+                safe_point.add_metric([], times.age(found.safe_point + 1))
         yield from (dirty, oldest, dead, lock, complete, safe_point)
