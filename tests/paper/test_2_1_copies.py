@@ -11,7 +11,18 @@ from typing import Any
 
 import pytest
 from borrowed import only_near
-from stores import Ground, PassingStore, cell_of, delete, die, in_memory, put, put_all
+from stores import (
+    Ground,
+    PassingStore,
+    cell_of,
+    delete,
+    die,
+    heard,
+    in_memory,
+    notify,
+    put,
+    put_all,
+)
 
 from percola import (
     NotARepositoryError,
@@ -29,6 +40,7 @@ from percola.catalog import feed_since
 from percola.cells import MAX_TS, Cell, Kind
 from percola.clock import Clock
 from percola.coordination.memory import MemoryCoordination
+from percola.inspection import retry_failures
 from percola.maintenance import copy
 from percola.maintenance.check import Severity, check
 from percola.maintenance.copy import Copied, copy_store
@@ -301,6 +313,33 @@ def test_a_change_that_is_answered_while_its_row_is_read_is_left_to_the_copy(
     assert copied.pending() == {"docs.text": 3, "docs.again": 3}
     work(copied)
     assert [copied.snapshot().get(seen, row) for row in ROWS[:3]] == [4, 4, 4]
+
+
+@pytest.mark.parametrize("column", [text, again])
+def test_what_is_retried_while_it_is_copied_is_left_to_the_copy(
+    ground: Ground, target: Target, column: Any
+) -> None:
+    """The dead letter is gone by then, and what it became is of a newer timestamp."""
+    source = ground.repo(TABLES)
+
+    @observer(column, name="spell")
+    def fail(t: Transaction, row: str) -> None:
+        raise ValueError(row)
+
+    put_all(source, text, {"a": "text"})
+    notify(source, again, "a")
+    Worker(source, [fail], attempts=1, threads=1).run_until_idle()
+    assert source.dead_lettered() == 1
+
+    def retry(found: object, kind: Kind, *_: object) -> None:
+        if kind is Kind.LOCK:
+            assert retry_failures(source) in (0, 1)
+
+    target.copy(ground.repo(TABLES, store=heard(ground.store, scan_kind=retry)))
+    assert source.dead_lettered() == 0
+    copied = target.repo()
+    assert f"docs.{column.name}" in copied.pending()
+    assert errors(copied) == []
 
 
 class ScannedStore(PassingStore):

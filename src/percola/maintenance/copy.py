@@ -21,7 +21,7 @@ Other programs may read and write the source meanwhile. Four things make the cop
   then has put an acknowledgment above `ts`, or a dead letter. So each range is read kind by kind,
   notify entries before dead letters before write records: a change has its entry, or what is above
   `ts` says that it had. It gets one in the copy, where the observer runs for it again. Retrying
-  turns a dead letter into a notify entry, so these are read once more in between.
+  turns a dead letter into a newer notify entry, so these are read once more in between.
 * Timestamps of the target are above `ts` before the first row is written, so that whatever commits
   there is newer than all of the copy.
 
@@ -660,8 +660,11 @@ class _Copy:
             if change is None:
                 continue
             commit_ts, raw = change
-            pending = _upto(ts, notified.get(column, {}))
-            if not pending and any(upto < commit_ts for upto in seen.get(column, ())):
+            entries = notified.get(column, {})
+            pending = _upto(ts, entries)
+            # An entry where nothing was written may be of what was a dead letter at `ts`.
+            retried = entries.keys() - {at for at, _ in records}
+            if not pending and (retried or any(upto < commit_ts for upto in seen.get(column, ()))):
                 pending = {commit_ts: b""}
             older = self._older(column, records, commit_ts)
             if decode_write(raw).op is Op.DELETE and not (pending or commit_ts > self._floor):
@@ -671,9 +674,9 @@ class _Copy:
             changes += [_unhandled(column, *one) for one in pending.items()]
             count += 1
         for column in (notified.keys() | seen.keys()) - cells.keys():
-            # A weak column, which has no versions. If it was answered since `ts`, it may have been
-            # notified by then: one run too many does no harm.
-            pending = _upto(ts, notified.get(column, {})) or ({ts: b""} if column in seen else {})
+            # A weak column, which has no versions. If it was answered or notified since `ts`, it
+            # may have been notified, or dead-lettered, by then: one run too many does no harm.
+            pending = _upto(ts, notified.get(column, {})) or {ts: b""}
             changes += [_unhandled(column, *one) for one in pending.items()]
         for column, letters in failed.items():
             changes += [Put(Kind.FAILED, column, *one) for one in _upto(ts, letters).items()]
