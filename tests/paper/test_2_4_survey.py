@@ -250,6 +250,26 @@ def test_a_worker_that_surveys_exports_what_it_finds(
         Worker(repo, [a], survey=0)
 
 
+def test_dead_letters_are_not_read_where_that_takes_a_scan_of_whole_tables(
+    ground: Ground,
+) -> None:
+    """Fifteen seconds later the next survey would begin, and the scan of a large table goes on."""
+    read: list[Kind] = []
+    store = heard(ground.store, scan_kind=lambda _, kind, *__: read.append(kind))
+    store.has_notify_table = True
+    one = observer(contents, name="one")(fails)
+    repo = ground.repo(TABLES, store=store)
+    put(repo, contents, "x")
+    read.clear()
+    found, metrics = survey(repo, one), WorkerMetrics()
+    assert found.dirty == {"one": 1}
+    assert Kind.NOTIFY in read and not {Kind.LOCK, Kind.FAILED} & set(read)
+    metrics.watch_survey(["one"], lambda: (), lambda: (found, DrawTimes(ScriptedClock())), None)
+    value = metrics.registry.get_sample_value
+    assert value("percola_observer_dirty_cells", {"observer": "one"}) == 1
+    assert value("percola_observer_dead_letters", {"observer": "one"}) is None
+
+
 def test_the_safe_point_of_a_repository_at_rest_does_not_grow_old() -> None:
     """It is the newest timestamp, so that nothing is kept, and the alert would be for nothing."""
     clock, metrics = ScriptedClock(), WorkerMetrics()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,7 +61,7 @@ def exported() -> set[str]:
     repo = in_memory([docs])
     worker = Worker(repo, [measure], survey=60.0)
     # Something of each sort has happened, or an observer's series would not be there.
-    worker._survey.last = Surveyed(safe_point=1)
+    worker._survey.last = Surveyed(safe_point=1, dead=Counter(measure=0))
     metrics = worker.metrics
     metrics.committed("measure", 2, 0.1)
     metrics.latency.answered("measure", [0.1])

@@ -293,7 +293,8 @@ class _SurveyMetrics(Collector):
                 dirty.add_metric([name], found.dirty[name])
                 ts = found.oldest.get(name)
                 oldest.add_metric([name], 0.0 if ts is None else times.age(ts))
-                dead.add_metric([name], found.dead[name])
+                if name in found.dead:
+                    dead.add_metric([name], found.dead[name])
             complete.add_metric([], float(found.complete))
             ts = found.oldest_lock
             lock.add_metric([], 0.0 if ts is None else times.age(ts))

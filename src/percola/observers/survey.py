@@ -39,7 +39,7 @@ class Surveyed:
         oldest: by observer, the timestamp of the oldest change among them.
         oldest_cells: by observer, the cell of that change.
         retrying: by observer, on how many of the cells it has failed and will run again.
-        dead: by observer, how many changes are dead-lettered for it.
+        dead: by observer, how many changes are dead-lettered for it; empty if they were not read.
         unobserved: by column (`table.column`), how many cells are dirty that no observer answers.
         oldest_unobserved: the timestamp of the oldest change among those, by column.
         letters: the dead letters of the newest changes, the newest first, as many as asked for.
@@ -100,7 +100,12 @@ class Survey:
             self._context.coordination.unlock(SYSTEM_TABLE, self._lock)
 
     def _survey(self) -> Surveyed:
-        return take_survey(self._context, self._by_column, self._observers.tables)
+        return take_survey(
+            self._context,
+            self._by_column,
+            self._observers.tables,
+            letters=not self._context.store.has_notify_table,
+        )
 
 
 def take_survey(
@@ -123,7 +128,8 @@ def take_survey(
     found = Surveyed(safe_point=context.store.safe_point())
     names = {name for group in observers.values() for name in group}
     found.dirty.update(dict.fromkeys(names, 0))
-    found.dead.update(dict.fromkeys(names, 0))
+    if letters:
+        found.dead.update(dict.fromkeys(names, 0))
     newest: list[tuple[int, Entry]] = []
     for table in tables:
         entries = _read(context, Kind.NOTIFY, table, found)
