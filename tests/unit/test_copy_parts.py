@@ -139,6 +139,37 @@ def test_a_copy_from_a_folder_by_files_goes_on_where_it_was_stopped_and_is_the_s
     assert {one.name for one in tmp_path.iterdir()} == {"files", "alone"}
 
 
+def test_two_copies_of_one_folder_at_once_do_not_take_each_others_files(
+    repo: Repository, tmp_path: Path
+) -> None:
+    """To two network stores, from two drivers; the second is stopped when it has written its."""
+
+    def copied(name: str, runner: Elsewhere) -> Copied:
+        target = str(tmp_path / name)
+        with copy._opened(target, "relaxed") as (store, oracle):
+            of_task = partial(copy._opened_store, target)
+            parts = tmp_path / "parts"
+            return copy_store(repo, store, oracle, runner=runner, of_task=of_task, parts=parts)
+
+    def stop() -> None:
+        raise InterruptedError
+
+    def begin_another() -> None:
+        if not (tmp_path / "second").exists():
+            for row in (5, 150, 250):
+                repo.run(lambda t, row=row: t.set(text, f"row-{row:03}", "newer"))
+            with pytest.raises(InterruptedError):
+                copied("second", Elsewhere(stop))
+
+    first = copied("first", Elsewhere(begin_another))
+    second = copied("second", Elsewhere())
+    assert first.ts < second.ts
+    for name, ts in (("first", first.ts), ("second", second.ts)):
+        copy_repository(repo, str(tmp_path / f"alone-{name}"), at=ts)
+        assert everything(tmp_path / name) == everything(tmp_path / f"alone-{name}")
+    assert not (tmp_path / "parts").exists()
+
+
 @pytest.mark.parametrize("theirs", ["notes.txt", "7/notes.txt", ""])
 def test_a_folder_of_the_user_is_neither_used_for_the_files_nor_deleted(
     repo: Repository, tmp_path: Path, theirs: str

@@ -42,7 +42,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import shutil
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
@@ -83,7 +82,7 @@ from percola.errors import (
 from percola.gc.retention_holds import hold, release
 from percola.gc.time_log import copy_log
 from percola.maintenance.origin import Origin, name_of
-from percola.maintenance.parts import PartFile, check_parts, new_part, read_part
+from percola.maintenance.parts import PartFile, check_parts, end_runs, new_part, new_run, read_part
 from percola.oracle.base import Oracle
 from percola.oracle.embedded import EmbeddedOracle
 from percola.paused import copy_paused
@@ -300,10 +299,7 @@ def copy_store(
         copy = _CopyRange(walk, note.ts, history, to_store)
         stages = [runner.run(context, ranges, copy, title="Copying", tick=hold.tick)]
     else:
-        # Those of earlier runs: their ranges were others.
-        shutil.rmtree(parts, ignore_errors=True)
-        folder = parts / f"{walk.run}"
-        folder.mkdir(parents=True)
+        folder = new_run(parts, note.hold, walk.run, alone=of_task is None)
         reader, loader = (HERE, runner) if of_task else (runner, HERE)
         write = _CopyToFile(folder, store.limits, note.ts, history)
         load = _LoadFile(folder, ranges, walk, context.clock, to_store)
@@ -339,7 +335,7 @@ def copy_store(
     walk.end()
     hold.release()
     if parts is not None:
-        shutil.rmtree(parts, ignore_errors=True)
+        end_runs(parts, note.hold)
     return replace(copied, table="")
 
 

@@ -19,9 +19,11 @@ import json
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import IO, Final
 
@@ -54,6 +56,32 @@ def check_parts(parts: Path) -> None:
                     f"Rows are copied through the folder {parts}, which is deleted in the end, but "
                     f"there is {run}, which no copy has written: rename it, and begin again."
                 )
+
+
+def new_run(parts: Path, of: str, run: int, *, alone: bool) -> Path:
+    """The folder of a run's files, which is made in place of those of the copy's earlier runs.
+
+    `of` names the copy: a folder may be copied to several stores at a time, and then it is not
+    `alone`. The ranges of other runs differ.
+    """
+    if alone:
+        shutil.rmtree(parts, ignore_errors=True)
+    end_runs(parts, of)
+    folder = parts / f"{_number_of(of)}{run:06}"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def end_runs(parts: Path, of: str) -> None:
+    """Delete the files of a copy's runs, and the folder if no other copy has some there."""
+    for folder in parts.glob(f"{_number_of(of)}*"):
+        shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):
+        parts.rmdir()
+
+
+def _number_of(of: str) -> str:
+    return f"{int.from_bytes(blake2b(of.encode(), digest_size=8).digest()):020}"
 
 
 @dataclass(frozen=True, slots=True)
