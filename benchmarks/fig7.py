@@ -184,10 +184,7 @@ class Comparison:
         words = [str(keys), str(self.size.documents), str(self.total), str(labels)]
         words += _words(self.steps)
         found = _lines([str(python), str(_HERE / f"fig7_{peer.lower()}.py"), *words])
-        for step in found:
-            line.steps.append(step)
-            if not step["held"]:
-                break
+        line.steps = _last_of_each(found)
         self.lines.append(line)
         self.check(peer, _read_labels(labels))
 

@@ -65,6 +65,7 @@ class Arrivals(inputs.StatelessSourcePartition):  # type: ignore[misc]
         self.done: dict[int, int] = {}
         self.first = self.start = 0
         self.cpu = 0.0
+        self.again = False
         self.awake: datetime | None = None
 
     def next_batch(self) -> list[tuple[str, Item]]:
@@ -87,9 +88,15 @@ class Arrivals(inputs.StatelessSourcePartition):  # type: ignore[misc]
             wait = given / rate - (time.monotonic_ns() - self.start) / 1e9
         elif len(self.done) == count:
             cpu = time.process_time() - self.cpu
-            say(step_of(percent, rate, self.first, self.start, self.done, cpu).to_json())
+            step = step_of(percent, rate, self.first, self.start, self.done, cpu)
+            say(step.to_json())
             self.start, wait = 0, 0.0
-            self.steps.pop(0)
+            # A rate that is not held is tried once more, and is the last one if it fails again.
+            self.again = not step.held and not self.again
+            if step.held:
+                self.steps.pop(0)
+            elif not self.again:
+                self.steps.clear()
         else:
             wait = 0.001
         self.awake = datetime.now(UTC) + timedelta(seconds=max(0.0, wait))

@@ -80,14 +80,20 @@ def main() -> None:
             self.give(0, int(size))
             given = int(size)
             for percent, rate, count in steps:
-                start, cpu = now(), time.process_time()
-                for first, end in arrivals(rate, int(count), _AT_ONCE):
-                    self.take(given + first, given + end)
-                self.wait(given + int(count))
-                done = {d: clusters.first_at[d] for d in range(given, given + int(count))}
-                cpu = time.process_time() - cpu
-                say(step_of(percent, rate, given, start, done, cpu).to_json())
-                given += int(count)
+                for _ in range(2):  # Another program may have had the machine for a moment.
+                    start, cpu = now(), time.process_time()
+                    for first, end in arrivals(rate, int(count), _AT_ONCE):
+                        self.take(given + first, given + end)
+                    self.wait(given + int(count))
+                    done = {d: clusters.first_at[d] for d in range(given, given + int(count))}
+                    cpu = time.process_time() - cpu
+                    step = step_of(percent, rate, given, start, done, cpu)
+                    say(step.to_json())
+                    given += int(count)
+                    if step.held:
+                        break
+                if not step.held:
+                    break
             self.give(given, len(keys))
 
         def take(self, first: int, end: int) -> None:

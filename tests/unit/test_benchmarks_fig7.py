@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import random
+import sys
+import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -27,6 +31,7 @@ from benchmarks.fig7_steps import (
     step_of,
     write_keys,
 )
+from benchmarks.fig7_stream import keeps_up
 from percola import Observer, Transaction, Worker, observer
 
 Join = Callable[[Transaction, str], None]
@@ -164,6 +169,41 @@ def test_delays_are_counted_from_when_each_document_was_due() -> None:
     assert step.cpu_ms == pytest.approx(200.0)
     assert not step.held, "the last was due after one second, and done after four"
     assert step_of(1.0, 2.0, 7, 4 * second, {**done, 9: 5 * second}, 0.0).held
+
+
+def test_a_stream_whose_delay_grows_and_grows_does_not_keep_up() -> None:
+    # Micro-batches of two seconds, and then the same as a queue that grows by half a second each.
+    steady = [2.0 + (at % 20) / 10 for at in range(400)]
+    assert keeps_up(steady)
+    assert not keeps_up([one + at / 40 for at, one in enumerate(steady)])
+    assert keeps_up([0.7]) and not keeps_up([0.7, 0.8, 0.9, 5.0])
+
+
+def test_a_peer_tries_a_rate_that_is_not_held_once_more_and_then_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    parts = {"StatelessSourcePartition": object, "DynamicSource": object}
+    for name in ("operators", "dataflow", "inputs", "outputs", "testing"):
+        monkeypatch.setitem(sys.modules, f"bytewax.{name}", SimpleNamespace(**parts))
+    monkeypatch.setattr(sys.modules["bytewax.outputs"], "StatelessSinkPartition", object, False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "benchmarks.fig7_bytewax", raising=False)
+    bytewax = importlib.import_module("benchmarks.fig7_bytewax")
+    said: list[dict[str, Any]] = []
+    monkeypatch.setattr(bytewax, "say", said.append)
+    steps = [[percent, 1e9, 2.0] for percent in (1.0, 10.0, 100.0, 300.0)]
+    part = bytewax.Arrivals([(0, 1, 2)] * 20, 2, steps)
+    late = iter([False, True, False, True, True])
+    while True:
+        try:
+            given = [doc for _, (doc, _) in part.next_batch()]
+        except StopIteration:
+            break
+        if given and given[0] >= 2 and part.steps:
+            at = time.monotonic_ns() + 60 * 10**9 * next(late)
+            part.done.update(dict.fromkeys(given, at))
+    told = [(one["percent"], one["held"]) for one in said]
+    assert told == [(1.0, True), (10.0, False), (10.0, True), (100.0, False), (100.0, False)]
 
 
 def test_percentiles_are_by_nearest_rank() -> None:
