@@ -8,9 +8,10 @@ import random
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -179,16 +180,21 @@ def test_a_stream_whose_delay_grows_and_grows_does_not_keep_up() -> None:
     assert keeps_up([0.7]) and not keeps_up([0.7, 0.8, 0.9, 5.0])
 
 
-def test_a_peer_tries_a_rate_that_is_not_held_once_more_and_then_no_other(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    parts = {"StatelessSourcePartition": object, "DynamicSource": object}
+@pytest.fixture
+def bytewax(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The program for Bytewax, which has an environment of its own, with stand-ins for it."""
+    bases = ("StatelessSourcePartition", "StatelessSinkPartition", "DynamicSource", "DynamicSink")
     for name in ("operators", "dataflow", "inputs", "outputs", "testing"):
-        monkeypatch.setitem(sys.modules, f"bytewax.{name}", SimpleNamespace(**parts))
-    monkeypatch.setattr(sys.modules["bytewax.outputs"], "StatelessSinkPartition", object, False)
+        module = MagicMock(**dict.fromkeys(bases, object))
+        monkeypatch.setitem(sys.modules, f"bytewax.{name}", module)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "benchmarks.fig7_bytewax", raising=False)
-    bytewax = importlib.import_module("benchmarks.fig7_bytewax")
+    return importlib.import_module("benchmarks.fig7_bytewax")
+
+
+def test_a_peer_tries_a_rate_that_is_not_held_once_more_and_then_no_other(
+    bytewax: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said: list[dict[str, Any]] = []
     monkeypatch.setattr(bytewax, "say", said.append)
     steps = [[percent, 1e9, 2.0] for percent in (1.0, 10.0, 100.0, 300.0)]
@@ -204,6 +210,18 @@ def test_a_peer_tries_a_rate_that_is_not_held_once_more_and_then_no_other(
             part.done.update(dict.fromkeys(given, at))
     told = [(one["percent"], one["held"]) for one in said]
     assert told == [(1.0, True), (10.0, False), (10.0, True), (100.0, False), (100.0, False)]
+
+
+def test_bytewax_does_not_copy_its_state_while_documents_arrive(
+    bytewax: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write_keys(tmp_path / "keys", [])
+    words = [str(tmp_path / "keys"), "0", "0", str(tmp_path / "labels")]
+    monkeypatch.setattr(sys, "argv", ["fig7_bytewax.py", *words])
+    bytewax.main()
+    # It copies all of it at the end of an epoch; a whole run takes minutes.
+    (ran,) = bytewax.testing.run_main.call_args_list
+    assert ran.kwargs["epoch_interval"] >= timedelta(hours=6)
 
 
 def test_percentiles_are_by_nearest_rank() -> None:
