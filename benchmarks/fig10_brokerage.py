@@ -260,15 +260,17 @@ class Brokerage:
 
     def restart_worker(self) -> None:
         """Kill the worker and start another."""
+        self.worker.check()
         self.worker.end(kill=True)
         self.worker = Process(self._worker_command, self._environment)
 
     def end(self) -> None:
-        """Let the clients finish."""
+        """Let the clients finish. BrokerageError if one, or the worker, has ended by itself."""
         self.note("end", is_fault=False)
-        for one in self._clients:
+        for one in (*self._clients, self.worker):
+            one.check()
+        for one in (*self._clients, self.worker):
             one.end()
-        self.worker.end()
 
     def close(self) -> None:
         """Leave no process behind."""

@@ -50,6 +50,7 @@ CUSTOMERS: Final = 1000
 PROCESSES: Final = (1, 2)
 _HERE: Final = Path(__file__).parent
 _DEADLINE: Final = 120.0
+_EARLY: Final = "A process of the benchmark ended early; its error is above."
 
 
 class BrokerageError(PercolaError):
@@ -101,8 +102,13 @@ class Process:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise BrokerageError("A process of the benchmark ended early; its error is above.")
+            raise BrokerageError(_EARLY)
         return line
+
+    def check(self) -> None:
+        """BrokerageError if it has ended by itself."""
+        if self._process.poll() is not None:
+            raise BrokerageError(_EARLY)
 
     def tell(self, words: str) -> None:
         """Write it a line."""
@@ -178,6 +184,7 @@ def on_percola(
                 client.tell(f"{seconds} {warm}")
             # The worker is killed in the middle of a stretch of time.
             time.sleep((warm or seconds) / 2)
+            worker.check()
             worker.end(kill=True)
             worker = Process([*command, "worker"])
             if warm:
@@ -185,6 +192,8 @@ def on_percola(
                 time.sleep(max(0.0, began + warm - time.monotonic()))
                 before, idle = spent(), waited()
             told = [json.loads(client.hear()) for client in clients]
+            # What is left to do is done below: if no worker had run, nothing else would show it.
+            worker.check()
             cpu = {part: after - before[part] for part, after in spent().items()}
             # By thread: what one that has ended waited before is not to be taken off.
             waits = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import cast
 import pytest
 
 import percola
+from benchmarks import fig9 as benchmark
 from benchmarks import fig9_brokerage as fig9
 from benchmarks import fig10_brokerage as fig10
 from benchmarks import fig10_faults
@@ -96,6 +98,40 @@ def test_a_lost_trade_is_found() -> None:
     facts, orders, results = traded()
     with pytest.raises(InvariantError, match="The trades are"):
         check(facts, SIZE, orders + 1, results)
+
+
+class Dead(benchmark.Process):
+    """A process that says that it is ready, and dies."""
+
+    def __init__(self, *_: object) -> None:
+        super().__init__([sys.executable, "-c", "print('ready')"])
+        self._process.wait()
+
+
+def test_a_worker_that_died_by_itself_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    process = benchmark.Process
+    monkeypatch.setattr(benchmark, "CUSTOMERS", 20)
+    monkeypatch.setattr(
+        benchmark,
+        "Process",
+        lambda command: Dead() if command[-1] == "worker" else process(command),
+    )
+    with pytest.raises(benchmark.BrokerageError, match="ended early"):
+        benchmark.on_percola(str(tmp_path / "repository"), benchmark.PERCOLA[0], 1, 0.2)
+
+
+def test_a_client_that_died_by_itself_under_faults_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(fig10, "Process", Dead)
+    working = fig10.Brokerage("memory:", tmp_path, fig10.QUICK, SIZE)
+    try:
+        with pytest.raises(benchmark.BrokerageError, match="ended early"):
+            working.end()
+    finally:
+        working.close()
 
 
 # --- Under faults (figure 10) -------------------------------------------------------------
