@@ -7,7 +7,6 @@ The check of appends takes lists of up to ten elements, as runs that change keys
 
 from __future__ import annotations
 
-import json
 import random
 import resource
 import time
@@ -17,7 +16,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.measure import OUTPUT
+from benchmarks.measure import conditions, output_name, write_json
 from percola.testing.histories.appends import check_appends
 from percola.testing.histories.recorder import Outcome, Recorded
 from percola.testing.histories.timestamps import Violation, check
@@ -103,8 +102,9 @@ def appends(count: int, seed: int = 1) -> list[Recorded]:
 def run(console: Console, *, quick: bool) -> None:
     """Check a history of each kind, and print and keep the figures."""
     count = 100_000 if quick else 1_000_000
+    where = conditions()
     table = Table("checker", "transactions", "seconds", "a second", "memory at most")
-    figures = {}
+    figures: dict[str, dict[str, float]] = {}
     cases: list[
         tuple[str, Callable[[int], list[Recorded]], Callable[[list[Recorded]], list[Violation]]]
     ] = [
@@ -125,5 +125,4 @@ def run(console: Console, *, quick: bool) -> None:
         )
         del history
     console.print(table)
-    OUTPUT.mkdir(parents=True, exist_ok=True)
-    (OUTPUT / "checker.json").write_text(json.dumps(figures, indent=2))
+    write_json(output_name("checker", quick=quick), {"conditions": where, "figures": figures})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from rich.console import Console
 
 import percola
-from benchmarks import locked_cells
+from benchmarks import checker, locked_cells, measure
 from benchmarks.corpus import CorpusError, given
 from benchmarks.crawl import crawled_again, multiplied, recaptured, sample, write_warc
 from benchmarks.fig8_lmdb import OPERATIONS, ROWS, _cut
@@ -106,6 +107,19 @@ def test_processor_time_is_found_behind_any_name(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("os.sysconf", lambda name: 100)
     fields = " ".join(str(one) for one in range(3, 30))
     assert cpu_seconds(f"17 (a b) 1 (c) S {fields[2:]}") == pytest.approx((14 + 15) / 100)
+
+
+def test_a_quick_run_of_the_checkers_leaves_the_figures_of_a_whole_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for module in (measure, checker):
+        monkeypatch.setattr(module, "OUTPUT", tmp_path, raising=False)
+    for history in (checker.registers, checker.appends):
+        monkeypatch.setattr(checker, history.__name__, lambda _, make=history: make(100))
+    (tmp_path / "checker.json").write_text("a whole run")
+    checker.run(Console(quiet=True), quick=True)
+    assert (tmp_path / "checker.json").read_text() == "a whole run"
+    assert "conditions" in json.loads((tmp_path / "checker-quick.json").read_text())
 
 
 def test_the_locked_cells_have_a_lock_only_record_for_each_of_so_many_transactions() -> None:
