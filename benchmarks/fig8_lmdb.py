@@ -1,8 +1,8 @@
 """Figure 8 on LMDB: what a transaction of Percola costs over one of the store itself.
 
 The paper's figure compares Percolator with raw Bigtable: rates of single-cell reads and writes.
-Here it is raw LMDB, through the same Python binding that Percola's store uses, and Percola, in
-turn: one transaction of LMDB for each put or get against one of Percola's, both on 100,000 rows,
+Here it is raw LMDB, through its Python binding, and Percola, through its native engine where that
+was built, in turn: one transaction of LMDB for each put or get against one of Percola's, both on 100,000 rows,
 values of 100 bytes, random rows, the same disk, the same durability.
 
 Reads are measured twice: on the tables as they were filled, with one version of each row, and
