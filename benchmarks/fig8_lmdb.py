@@ -2,8 +2,8 @@
 
 The paper's figure compares Percolator with raw Bigtable: rates of single-cell reads and writes.
 Here it is raw LMDB, through its Python binding, and Percola, through its native engine where that
-was built, in turn: one transaction of LMDB for each put or get against one of Percola's, both on 100,000 rows,
-values of 100 bytes, random rows, the same disk, the same durability.
+was built, in turn: one transaction of LMDB for each put or get against one of Percola's, both on
+100,000 rows, values of 100 bytes, random rows, the same disk, the same durability.
 
 Reads are measured twice: on the tables as they were filled, with one version of each row, and
 again after the lines that write, which leave several versions of each row in Percola's table.

@@ -138,6 +138,31 @@ def test_what_exists_once_is_full_sooner_if_it_is_slower_and_the_nearest_comes_f
     )
 
 
+def test_what_is_taken_from_the_page_of_benchmarks_is_what_stands_there() -> None:
+    page = (scale_costs.FILE.parents[1] / "docs" / "benchmarks.md").read_text()
+
+    def cell(line: str, number: int, after: str = "# Benchmarks") -> float:
+        """A number of a table's row, in the section that is named."""
+        row = next(one for one in page.partition(after)[2].splitlines() if one.startswith(line))
+        return float(row.split("|")[number].partition(";")[0].replace(",", ""))
+
+    stated = scale_costs.load()["stated"]
+    faults = stated["fig10"]
+    bank, crawl = "## fig10_faults:", "## fig10_webindex:"
+    assert faults["region_server_seconds"] == cell("| a region server with two", 5, bank)
+    assert faults["meta_seconds"] == cell("| the region server of `hbase:meta`", 5, bank)
+    assert faults["oracle_seconds"] == cell("| the active oracle", 5, bank)
+    assert faults["region_server_webindex_seconds"] == cell("| a region server", 4, crawl)
+    assert stated["timestamps_a_call"]["1x16"] == cell("| 1 | 16 |", 6)
+    assert stated["timestamps_a_call"]["4x64"] == cell("| 4 | 64 |", 6)
+    assert stated["collector_rows_per_second"]["value"] == cell("| check, HBase", 2)
+    # Passes of Spark: longer by what comes meanwhile; and half of one is waited for.
+    idle, loaded = (cell("| Spark, fused", at, "Saturates at") / 1500 for at in (2, 6))
+    each = 1e6 * (1 - idle / loaded) / (1e6 * 30 / 3600)
+    assert stated["spark_core_seconds_a_million"]["value"] == pytest.approx(2 * each, abs=0.06)
+    assert stated["spark_start_seconds"]["value"] == pytest.approx(idle - each, abs=0.06)
+
+
 # --- Calibration and predictions ----------------------------------------------------------
 
 
