@@ -121,7 +121,7 @@ def main(arguments: list[str]) -> int:
             more["stores"] = options.store
         try:
             importlib.import_module(f"benchmarks.{name}").run(console, quick=options.quick, **more)
-        except (PercolaError, LockstepError) as error:
+        except (PercolaError, LockstepError, TimeoutError) as error:
             Console(stderr=True).print(f"[bold red]Error:[/] {name}: {error}", soft_wrap=True)
             return 1
         except KeyboardInterrupt:

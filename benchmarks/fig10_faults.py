@@ -203,8 +203,10 @@ def with_oracles(cluster: Cluster) -> Iterator[tuple[list[OracleProcess], str]]:
     jars.install_all()
     with ExitStack() as stack:
         stack.enter_context(cluster)
-        oracles = [OracleProcess(cluster.address) for _ in range(2)]
+        oracles: list[OracleProcess] = []
         stack.callback(kill_all, oracles)
+        for _ in range(2):
+            oracles.append(OracleProcess(cluster.address))
         yield oracles, f"{cluster.address}?oracle={','.join(one.address for one in oracles)}"
 
 

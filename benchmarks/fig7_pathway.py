@@ -92,7 +92,7 @@ def main() -> None:
                     given += int(count)
                     if step.held:
                         break
-                if not step.held:
+                else:
                     break
             self.give(given, len(keys))
 

@@ -38,7 +38,16 @@ from benchmarks.fig7_steps import (
     wait_for,
 )
 from benchmarks.fig7_texts import Bodies
-from percola import Observer, Repository, Table, Transaction, Worker, WorkerOptions, observer
+from percola import (
+    Observer,
+    PercolaError,
+    Repository,
+    Table,
+    Transaction,
+    Worker,
+    WorkerOptions,
+    observer,
+)
 from percola.observers.observer import NOBODY, Notified, Watch
 from percola.transactions.context import TransactionContext
 
@@ -218,7 +227,8 @@ class Clustering:
             )
             assert process.stdin is not None and process.stdout is not None
             try:
-                process.stdout.readline()
+                if process.stdout.readline() != b"ready\n":
+                    raise PercolaError("The worker of figure 7 ended at once; its error is above.")
                 pids = [process.pid, *self._servers]
                 run = Run(self, repo, pids, notes, TOGETHER if batched else 1)
                 run.take(self.count, self._warm)

@@ -107,7 +107,8 @@ class Lockstep:
 def child(target: Callable[..., None], *arguments: object) -> Iterator[Connection]:
     """A process that runs `target(pipe, *arguments)`, once it has sent "ready"; its pipe.
 
-    At the end it is told to stop, and killed if it has not ended a minute later.
+    At the end it is told to stop, and killed if it has not ended a minute later. Raises
+    LockstepError if it fails before.
     """
     ours, theirs = _spawn.Pipe()
     process = _spawn.Process(target=target, args=(theirs, *arguments))
@@ -118,6 +119,9 @@ def child(target: Callable[..., None], *arguments: object) -> Iterator[Connectio
         yield ours
         ours.send("stop")
         process.join(_TIMEOUT)
+    except (EOFError, ConnectionError):
+        words = f"A process of {target.__name__!r} failed; its error is above."
+        raise LockstepError(words) from None
     finally:
         if process.is_alive():
             process.kill()

@@ -50,11 +50,13 @@ class _ServerProcess:
             text=True,
         )
         assert self.process.stdout is not None
-        said = self.process.stdout.readline()
-        told = json.loads(said or "{}")
-        if "address" not in told:
-            self.kill()
-            raise ServerError(f"'percola {' '.join(arguments)}' ended at once: {told}")
+        try:
+            told = json.loads(self.process.stdout.readline() or "{}")
+            if "address" not in told:
+                raise ServerError(f"'percola {' '.join(arguments)}' ended at once: {told}")
+        except BaseException:
+            self.kill()  # Who is interrupted here has nothing yet to end it by.
+            raise
         self.address: str = told["address"]
 
     def __enter__(self) -> Self:

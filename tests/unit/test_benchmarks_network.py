@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
+from benchmarks import fig10_faults, servers
 from benchmarks.fig8_network import _steps
 from benchmarks.fig10_bank import amount_of
 from benchmarks.fig10_faults import effects
 from benchmarks.fig10_load import Bank, Event, Verdict
-from percola.devcluster import Cluster, ClusterError
+from benchmarks.lockstep import LockstepError, child
+from percola.devcluster import Cluster, ClusterError, jars
 
 SECOND = 10**9
 
@@ -55,6 +62,61 @@ def test_the_calls_of_a_transaction_are_named_by_their_places() -> None:
         "Python",
     ]
     assert _steps(["read_timestamp", "read", "rest"]) == ["start_ts", "read", "Python"]
+
+
+def started(monkeypatch: pytest.MonkeyPatch) -> list[subprocess.Popen[str]]:
+    """All processes that the benchmarks' servers start from now on."""
+    found: list[subprocess.Popen[str]] = []
+    start = subprocess.Popen
+
+    def popen(*arguments: Any, **options: Any) -> subprocess.Popen[str]:
+        found.append(start(*arguments, **options))
+        return found[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    return found
+
+
+def test_who_is_interrupted_while_an_oracle_starts_leaves_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupt(_: str) -> None:
+        raise KeyboardInterrupt
+
+    processes = started(monkeypatch)
+    monkeypatch.setattr(servers.json, "loads", interrupt)
+    waits = "print('{}', flush=True); import time; time.sleep(600)"
+    with pytest.raises(KeyboardInterrupt):
+        servers.OracleProcess("memory:", prefix=(sys.executable, "-c", waits))
+    (process,) = processes
+    ended = process.poll() is not None
+    process.kill()
+    process.wait()
+    assert ended
+
+
+def test_if_the_second_oracle_does_not_start_the_first_one_is_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    oracles: list[MagicMock] = []
+
+    def oracle(store: str) -> MagicMock:
+        if oracles:
+            raise servers.ServerError(f"No second oracle of {store}.")
+        oracles.append(MagicMock())
+        return oracles[0]
+
+    monkeypatch.setattr(fig10_faults, "OracleProcess", oracle)
+    monkeypatch.setattr(jars, "install_all", lambda: None)
+    with pytest.raises(servers.ServerError), fig10_faults.with_oracles(MagicMock()):
+        pass
+    oracles[0].kill.assert_called_once()
+
+
+def test_a_benchmark_whose_child_dies_says_so_in_a_sentence() -> None:
+    # `os._exit` is given the pipe for its exit code, and dies of that.
+    with pytest.raises(LockstepError, match="'_exit' failed"), child(os._exit) as pipe:
+        pipe.recv()
 
 
 def test_a_balance_is_the_number_before_its_mark() -> None:
