@@ -31,7 +31,7 @@ import percola
 from benchmarks import fig9_brokerage
 from benchmarks.fig9 import BrokerageError, Process
 from benchmarks.fig9_brokerage import PercolaBrokerage, key
-from benchmarks.fig9_emulator import Emulator, Facts, InvariantError, Size, check
+from benchmarks.fig9_emulator import FEED, Emulator, Facts, InvariantError, Size, check
 from benchmarks.fig10_bank import EXPECTED, cut
 from benchmarks.fig10_faults import (
     AIM_SHARE,
@@ -142,6 +142,8 @@ class Told:
     """What all clients wrote down.
 
     Attributes:
+        feeds: Market-Feeds that a client knows to have committed, and those that ended with an
+            error.
         commits: when transactions ended well, in ns, in order.
         known: trades by kind of the transactions that a client knows to have committed.
         unknown: the same of those that ended with an error.
@@ -152,6 +154,7 @@ class Told:
     known: dict[str, set[str]] = field(default_factory=dict)
     unknown: dict[str, set[str]] = field(default_factory=dict)
     errors: Counter[str] = field(default_factory=Counter)
+    feeds: list[int] = field(default_factory=lambda: [0, 0])
 
     @classmethod
     def of(cls, folder: Path) -> Told:
@@ -162,6 +165,7 @@ class Told:
                 at, kind, trade, *error = line.split(" ")
                 into = told.unknown if error[0] else told.known
                 into.setdefault(kind, set()).add(trade)
+                told.feeds[bool(error[0])] += kind == "market_feed"
                 if error[0]:
                     told.errors[error[0]] += 1
                 else:
@@ -178,8 +182,14 @@ class Told:
                 return f"{len(lost)} transactions of the kind {kind} are lost: {min(lost)} …"
             if made_up := stored - known - unknown:
                 return f"{len(made_up)} of the kind {kind} were never made: {min(made_up)} …"
+        known_feeds, unknown_feeds = self.feeds
+        if not 0 <= facts.ticks // FEED - known_feeds <= unknown_feeds:
+            return (
+                f"{facts.ticks:,} prices were recorded by {known_feeds:,} Market-Feeds, and "
+                f"{unknown_feeds:,} that may have been."
+            )
         try:
-            check(facts, size, len(facts.trades), len(completed))
+            check(facts, size, len(facts.trades), len(completed), facts.ticks // FEED)
         except InvariantError as error:
             return str(error)
         return ""

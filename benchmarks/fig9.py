@@ -138,8 +138,10 @@ def _drive(clients: Sequence[Process], seconds: float) -> list[dict[str, Any]]:
     return [json.loads(client.hear()) for client in clients]
 
 
-def _count(told: Sequence[dict[str, Any]], kind: str) -> int:
-    return sum(len(one["times"].get(kind, ())) for one in told)
+def _counts(told: Sequence[dict[str, Any]]) -> list[int]:
+    """Of the transactions by which a block is checked."""
+    kinds = ("trade_order", "trade_result", "market_feed")
+    return [sum(len(one["times"].get(kind, ())) for one in told) for kind in kinds]
 
 
 def on_percola(
@@ -204,9 +206,8 @@ def on_percola(
             worker.end()
     with percola.open(address, fig9_brokerage.SCHEMA, durability=relaxed) as repo:
         Worker(repo, [fig9_brokerage.add_up]).run_until_idle()
-        orders, results = _count(told, "trade_order"), _count(told, "trade_result")
         try:
-            check(fig9_brokerage.facts(repo), size, orders, results)
+            check(fig9_brokerage.facts(repo), size, *_counts(told))
         except InvariantError as error:
             raise BrokerageError(f"{system.label}: {error}") from error
     block = _block(told, cpu[""])
@@ -239,8 +240,7 @@ def on_postgres(
         before = cpu_of(os.getpid())
         told = _drive(clients, seconds)
         cpu = cpu_of(os.getpid()) - before
-    orders, results = _count(told, "trade_order"), _count(told, "trade_result")
-    _run([*command, "check", str(orders), str(results)])
+    _run([*command, "check", *map(str, _counts(told))])
     return _block(told, cpu)
 
 

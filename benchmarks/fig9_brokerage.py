@@ -223,6 +223,7 @@ def facts(repo: Repository) -> Facts:
         for row in now.scan(trade_history):
             trade, _, status = row.key.partition("/")
             found.history.add((trade, status))
+        found.ticks = sum(row.get(volume) or 0 for row in now.scan(last_trades))
         found.balances = {int(row.key): row[balance] for row in now.scan(accounts)}
         found.cash = {row.key: row[paid] for row in now.scan(cash)}
         for row in now.scan(holdings):

@@ -190,6 +190,7 @@ class Facts:
         history: (trade, status), for each change of status.
         changes: (account, security, trade, quantity); opening holdings have the trade "".
         brokers: commission and number of trades of each.
+        ticks: how many prices Market-Feeds have recorded, by the volumes of all securities.
         by_account, by_security: the secondary indexes, (key, trade); None: the database's own.
     """
 
@@ -200,15 +201,21 @@ class Facts:
     holdings: dict[tuple[int, int], int]
     changes: list[tuple[int, int, str, int]]
     brokers: dict[int, tuple[int, int]]
+    ticks: int = 0
     by_account: set[tuple[int, str]] | None = None
     by_security: set[tuple[int, str]] | None = None
 
 
-def check(facts: Facts, size: Size, orders: int, results: int) -> None:
-    """Raise InvariantError unless the facts agree, and hold as many trades as clients were told."""
+def check(facts: Facts, size: Size, orders: int, results: int, feeds: int | None = None) -> None:
+    """Raise InvariantError unless the facts agree, and hold as many trades as clients were told.
+
+    `feeds` are the Market-Feeds that they were told of; None if some of them are not known.
+    """
     done = {trade: one for trade, one in facts.trades.items() if one[4]}
     _same("trades", len(facts.trades), orders)
     _same("completed trades", len(done), results)
+    if feeds is not None:
+        _same("volumes of securities", facts.ticks, FEED * feeds)
     submitted = {(trade, "SBMT") for trade in facts.trades}
     _same("trade history", facts.history, submitted | {(trade, "CMPT") for trade in done})
     _same("cash", facts.cash, {t: -q * p - COMMISSION for t, (_, _, q, p, _) in done.items()})

@@ -3,7 +3,8 @@
 A Trade-Result updates the broker in the same transaction, as TPC-E says; there is no side table. It
 runs in an environment of its own, with psycopg.
 
-    python benchmarks/fig9_postgres.py DSN COMMIT ISOLATION CUSTOMERS load|check ORDERS RESULTS
+    python benchmarks/fig9_postgres.py DSN COMMIT ISOLATION CUSTOMERS load
+    python benchmarks/fig9_postgres.py DSN COMMIT ISOLATION CUSTOMERS check ORDERS RESULTS FEEDS
     python benchmarks/fig9_postgres.py DSN COMMIT ISOLATION CUSTOMERS CLIENT
 """
 
@@ -211,6 +212,7 @@ def facts(cursor: Any) -> Facts:
         {(account, security): quantity for account, security, quantity in rows("holdings")},
         rows("holding_history"),
         {broker: (cents, count) for broker, cents, count in rows("brokers")},
+        sum(volume for _, _, volume in rows("last_trades")),
     )
 
 

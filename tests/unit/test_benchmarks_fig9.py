@@ -25,8 +25,8 @@ SIZE = Size(20)
 def traded(
     brokerage: type[fig9.PercolaBrokerage] = fig9.PercolaBrokerage,
     add_up: Observer[str] = fig9.add_up,
-) -> tuple[Facts, int, int]:
-    """What two clients and a worker leave; the orders and the results that were told."""
+) -> tuple[Facts, list[int]]:
+    """What two clients and a worker leave; the orders, results and feeds that were told."""
     with percola.open("memory:", fig9.SCHEMA) as repo:
         fig9.load(repo, SIZE)
         emulators = [Emulator(brokerage(repo, client), SIZE, client) for client in range(2)]
@@ -34,15 +34,14 @@ def traded(
             for emulator in emulators:
                 emulator.step()
         Worker(repo, [add_up]).run_until_idle()
-        orders = sum(len(one.times["trade_order"]) for one in emulators)
-        results = sum(len(one.times["trade_result"]) for one in emulators)
-        return fig9.facts(repo), orders, results
+        told = [{"times": one.times} for one in emulators]
+        return fig9.facts(repo), benchmark._counts(told)
 
 
 def test_what_clients_and_the_observer_leave_holds_the_invariants() -> None:
-    facts, orders, results = traded()
-    assert results > 20
-    check(facts, SIZE, orders, results)
+    facts, counts = traded()
+    assert counts[1] > 20 and counts[2] > 2
+    check(facts, SIZE, *counts)
 
 
 def forgetting(column: object) -> type[fig9.PercolaBrokerage]:
@@ -73,15 +72,16 @@ def forgetting(column: object) -> type[fig9.PercolaBrokerage]:
         (fig9.amount, "commissions"),
         (fig9.of_account, "trades by account"),
         (fig9.of_security, "trades by security"),
+        (fig9.volume, "volumes of securities"),
     ],
     ids=repr,
 )
 def test_a_transaction_that_forgets_a_write_is_found(
     column: percola.Column[str, object], told: str
 ) -> None:
-    facts, orders, results = traded(forgetting(column.address))
+    facts, counts = traded(forgetting(column.address))
     with pytest.raises(InvariantError, match=f"The {told} are"):
-        check(facts, SIZE, orders, results)
+        check(facts, SIZE, *counts)
 
 
 def test_an_observer_that_leaves_out_a_client_is_found() -> None:
@@ -89,15 +89,15 @@ def test_an_observer_that_leaves_out_a_client_is_found() -> None:
     def one_client(t: Transaction, broker: str) -> None:
         t.set(fig9.commission, broker, t.get(fig9.amount, f"{broker}/000") or [0, 0])
 
-    facts, orders, results = traded(add_up=one_client)
+    facts, counts = traded(add_up=one_client)
     with pytest.raises(InvariantError, match="The commissions are"):
-        check(facts, SIZE, orders, results)
+        check(facts, SIZE, *counts)
 
 
 def test_a_lost_trade_is_found() -> None:
-    facts, orders, results = traded()
+    facts, (orders, results, feeds) = traded()
     with pytest.raises(InvariantError, match="The trades are"):
-        check(facts, SIZE, orders + 1, results)
+        check(facts, SIZE, orders + 1, results, feeds)
 
 
 class Dead(benchmark.Process):
@@ -158,6 +158,8 @@ def told_under_faults(folder: Path, mistake: str = "") -> str:
                 client.step()
         if mistake == "lost":
             client._note("trade_order", "none", "")
+        elif mistake == "price":
+            run(lambda t: [t.set(fig9.volume, fig9.key(one), 0) for one in range(SIZE.securities)])
         elif mistake == "made up":
             run(lambda t: t.set(fig9.order, "none", [0, 0, 1]))
         Worker(repo, [fig9.add_up]).run_until_idle()
@@ -168,7 +170,10 @@ def test_outcomes_that_a_client_does_not_know_may_be_either(tmp_path: Path) -> N
     assert told_under_faults(tmp_path) == ""
 
 
-@pytest.mark.parametrize(("mistake", "found"), [("lost", "are lost"), ("made up", "never made")])
+@pytest.mark.parametrize(
+    ("mistake", "found"),
+    [("lost", "are lost"), ("made up", "never made"), ("price", "prices were recorded")],
+)
 def test_a_trade_that_is_lost_or_made_up_is_found(tmp_path: Path, mistake: str, found: str) -> None:
     assert found in told_under_faults(tmp_path, mistake)
 
