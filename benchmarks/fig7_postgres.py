@@ -7,6 +7,8 @@ could run. It runs in an environment of its own, with psycopg, and prints a line
     python benchmarks/fig7_postgres.py DSN PID KEYS SIZE load LABELS
     python benchmarks/fig7_postgres.py DSN PID KEYS SIZE on|off FIRST MOST PERCENT:RATE:COUNT…
     python benchmarks/fig7_postgres.py DSN PID KEYS SIZE labels FILE
+
+Documents of 0 percent are for warming up, or for filling, and end nothing if they are not held.
 """
 
 from __future__ import annotations
@@ -98,7 +100,7 @@ def main() -> None:
             step = step_of(float(percent), float(rate), first, start, done, cpu)
             held = step.held
             say({**step.to_json(), "next": doc})
-        if not held:
+        if not held and float(percent):
             break
 
 

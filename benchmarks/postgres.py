@@ -12,6 +12,7 @@ import pwd
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -90,7 +91,6 @@ def _unpack(folder: Path) -> None:
     missing = "PostgreSQL is missing and cannot be fetched: install Debian's package 'postgresql'."
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         raise PeerError(missing)
-    folder.mkdir(parents=True, exist_ok=True)
     listing = ["apt-cache", "depends", "postgresql"]
     said = subprocess.run(listing, capture_output=True, text=True, check=False).stdout
     server = [word for word in said.split() if word.startswith("postgresql-")]
@@ -98,13 +98,21 @@ def _unpack(folder: Path) -> None:
     if not names:
         raise PeerError(missing)
     names += [names[0].replace("postgresql-", "postgresql-client-"), "libpq5"]
-    for name in names:
-        fetch = ["apt-get", "download", name]
-        if subprocess.run(fetch, cwd=folder, capture_output=True, check=False).returncode:
-            raise PeerError(missing)
-    for package in folder.glob("*.deb"):
-        subprocess.run(["dpkg-deb", "-x", package, folder], check=True)
-        package.unlink()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # Moved when it is whole: half of a server would be taken for one by the next run.
+    with tempfile.TemporaryDirectory(prefix="tmp-", dir=folder.parent) as place:
+        whole = Path(place, "whole")
+        whole.mkdir()
+        for name in names:
+            fetch = ["apt-get", "download", name]
+            if subprocess.run(fetch, cwd=place, capture_output=True, check=False).returncode:
+                raise PeerError(missing)
+        for package in Path(place).glob("*.deb"):
+            unpack = ["dpkg-deb", "-x", str(package), str(whole)]
+            if subprocess.run(unpack, capture_output=True, check=False).returncode:
+                raise PeerError(missing)
+        shutil.rmtree(folder, ignore_errors=True)
+        whole.rename(folder)
 
 
 class Server:

@@ -16,7 +16,7 @@ from unittest.mock import MagicMock
 import pytest
 
 import percola
-from benchmarks import fig7_percola
+from benchmarks import fig7, fig7_percola
 from benchmarks.fig7 import Line
 from benchmarks.fig7_documents import ClusterError, Documents, Shape, canonical, check, expected
 from benchmarks.fig7_report import break_even, cross_over
@@ -281,3 +281,58 @@ def test_a_system_crosses_a_batch_where_it_saturates_or_is_slower() -> None:
 def test_a_pass_breaks_even_at_the_share_that_costs_as_much_by_itself() -> None:
     passes = [Pass(1000, 1.0, 4.0), Pass(1000, 1.0, 6.0), Pass(2000, 1.0, 99.0)]
     assert break_even(50.0, passes, 1000) == pytest.approx(0.1)
+
+
+# --- Peers ------------------------------------------------------------------------------------
+
+
+def test_postgresql_warms_up_in_the_program_that_is_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    commands: list[Sequence[str]] = []
+
+    def lines(command: Sequence[str]) -> list[dict[str, Any]]:
+        commands.append(command)
+        if command[-2] == "labels":
+            keys = comparison._keys
+            told = (f"{doc} {label}\n" for doc, label in enumerate(expected(keys)))
+            Path(command[-1]).write_text("".join(told))
+        steps = [word.split(":") for word in command if ":" in word]
+        return [{"percent": float(percent), "next": 900} for percent, _, _ in steps]
+
+    server = MagicMock()
+    server.return_value.__enter__.return_value = MagicMock(dsn="dsn", pid=1, version="15")
+    monkeypatch.setattr(fig7.postgres, "environment", lambda *_: Path("python"))
+    monkeypatch.setattr(fig7.postgres, "running", server)
+    monkeypatch.setattr(fig7, "_lines", lines)
+    size = fig7.Size(500, (100.0, 300.0), (), 1.0, 1)
+    comparison = fig7.Comparison(tmp_path, size, lambda _: None)
+    comparison._keys = comparison.documents.keys(0, 600)
+    comparison.postgres(expected(comparison._keys[:500]))
+    measured = [one for one in commands if any(word.startswith("300.0:") for word in one)]
+    assert len(measured) == 2, "in each durability"
+    for command in measured:
+        assert [word.split(":")[0] for word in command if ":" in word] == ["0", "100.0", "300.0"]
+    for one in comparison.lines:
+        assert [step["percent"] for step in one.steps] == [100.0, 300.0]
+
+
+def test_a_server_that_is_unpacked_by_half_is_not_taken_for_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def run(command: Sequence[str], cwd: object = None, **_: object) -> Any:
+        if command[0] == "apt-get":
+            Path(str(cwd), f"{command[-1]}.deb").touch()
+        elif command[0] == "dpkg-deb":
+            made = Path(command[-1], "usr/lib/postgresql/15/bin")
+            if made.exists():
+                raise KeyboardInterrupt
+            made.mkdir(parents=True)
+            (made / "postgres").touch()
+        return MagicMock(returncode=0, stdout="Depends: postgresql-15")
+
+    monkeypatch.setattr(fig7.postgres.shutil, "which", str)
+    monkeypatch.setattr(fig7.postgres.subprocess, "run", run)
+    with pytest.raises(KeyboardInterrupt):
+        fig7.postgres._unpack(tmp_path / "peers" / "postgresql")
+    assert not list((tmp_path / "peers").rglob("postgres"))
