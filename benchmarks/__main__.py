@@ -111,7 +111,8 @@ def main(arguments: list[str]) -> int:
     # In a file nothing says how wide a table may be, and 80 columns cut the larger ones.
     width = None if sys.stdout.isatty() else 120
     console = Console(highlight=False, soft_wrap=False, width=width)
-    for name in options.names or NAMES:
+    names, failed = options.names or list(NAMES), []
+    for name in names:
         more: dict[str, Any] = {} if options.crawl is None else {"crawl": options.crawl}
         if options.documents is not None:
             more["documents"] = options.documents
@@ -123,11 +124,13 @@ def main(arguments: list[str]) -> int:
             importlib.import_module(f"benchmarks.{name}").run(console, quick=options.quick, **more)
         except (PercolaError, LockstepError, TimeoutError) as error:
             Console(stderr=True).print(f"[bold red]Error:[/] {name}: {error}", soft_wrap=True)
-            return 1
+            failed.append(name)
         except KeyboardInterrupt:
             Console(stderr=True).print(f"{name}: interrupted.")
             return 130
-    return 0
+    if failed and len(names) > 1:
+        Console(stderr=True).print(f"Failed: {', '.join(failed)}. The others have run.")
+    return 1 if failed else 0
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -32,7 +32,7 @@ from rich.console import Console
 
 from benchmarks.crawl import multiplied, recaptured, sample
 from benchmarks.markdown import table
-from benchmarks.measure import output_name, temporary_folder, write_json
+from benchmarks.measure import conditions, output_name, temporary_folder, write_json
 from benchmarks.servers import ROOT, emulator
 from percola import Observer, Repository, WorkerOptions
 from percola.cells import Cell
@@ -265,6 +265,7 @@ def void(_: object) -> None:
 def run(console: Console, *, quick: bool) -> None:
     """Count, print the tables, keep all figures."""
     copies = 1 if quick else 2
+    circumstances = conditions()
     found: dict[str, Passes] = {}
     for name, reads in VARIANTS.items():
         with temporary_folder() as folder:
@@ -282,7 +283,10 @@ def run(console: Console, *, quick: bool) -> None:
         name: {"bulk": one.bulk.to_json(), "trickle": one.trickle.to_json()}
         for name, one in on_bigtable.items()
     }
-    write_json(output_name("calls", quick=quick), {"memory": figures, "bigtable": emulated})
+    write_json(
+        output_name("calls", quick=quick),
+        {"conditions": circumstances, "memory": figures, "bigtable": emulated},
+    )
 
 
 def _on_bigtable(console: Console, copies: int) -> dict[str, Passes]:

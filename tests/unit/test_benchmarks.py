@@ -6,12 +6,14 @@ import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from urllib.parse import urlsplit
 
 import pytest
 from rich.console import Console
 
 import percola
+from benchmarks import __main__ as main
 from benchmarks import checker, locked_cells, measure
 from benchmarks.corpus import CorpusError, given
 from benchmarks.crawl import crawled_again, multiplied, recaptured, sample, write_warc
@@ -26,6 +28,7 @@ from benchmarks.measure import (
     shares,
     throughput,
 )
+from benchmarks.processes import StageError
 from benchmarks.stages import Stage, Stages
 from percola.cells import Op, decode_write
 from percola.store.walks import scan_writes
@@ -120,6 +123,31 @@ def test_a_quick_run_of_the_checkers_leaves_the_figures_of_a_whole_one(
     checker.run(Console(quiet=True), quick=True)
     assert (tmp_path / "checker.json").read_text() == "a whole run"
     assert "conditions" in json.loads((tmp_path / "checker-quick.json").read_text())
+
+
+def test_a_benchmark_that_fails_does_not_keep_the_next_ones_from_running(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran = []
+
+    def run(console: Console, *, quick: bool) -> None:
+        ran.append(quick)
+        if len(ran) == 1:
+            raise StageError("The pages cannot be cloned.")
+
+    monkeypatch.setattr(main.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(main.importlib, "import_module", lambda _: SimpleNamespace(run=run))
+    assert main.main(["--quick", "articles", "checker"]) == 1
+    assert ran == [True, True]
+    said = capsys.readouterr().err
+    assert "The pages cannot be cloned." in said and "Failed: articles." in said
+    assert main.main(["--quick", "articles", "checker"]) == 0
+
+
+def test_the_figures_of_all_benchmarks_that_measure_come_with_the_conditions() -> None:
+    for name in main.NAMES.keys() - {"scale"}:
+        text = Path(main.__file__).with_name(f"{name}.py").read_text()
+        assert "conditions()" in text and "output_name(" in text, name
 
 
 def test_the_locked_cells_have_a_lock_only_record_for_each_of_so_many_transactions() -> None:
