@@ -184,6 +184,20 @@ def test_all_references_of_a_query_read_at_one_timestamp(query: Query, repo: Rep
     assert len({one for [(one, _, _)] in found}) == 4, "something was committed between the queries"
 
 
+def test_a_cached_frame_leaves_the_timestamp_of_other_queries_alone(
+    spark: SparkSession, query: Query, repo: Repository, catalog: str
+) -> None:
+    """Nor does one that was cached make a query read its tables at two timestamps."""
+    frame = spark.table(f"{catalog}.sales").cache()
+    [before] = frame.where("row = 's1'").select("amount").collect()
+    put(repo, amount, "s1", 100)
+    put(repo, price, "p1", 100.0)
+    both = "SELECT s.amount, p.price FROM $.sales s JOIN $.products p ON s.row='s1' AND p.row='p1'"
+    assert query(both) == [(100, 100.0)]
+    assert frame.where("row = 's1'").select("amount").collect() == [before]
+    frame.unpersist()
+
+
 def test_a_version_is_a_timestamp_of_the_past(query: Query, repo: Repository) -> None:
     with repo.snapshot() as before:
         ts = before.start_ts

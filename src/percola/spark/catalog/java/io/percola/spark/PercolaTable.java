@@ -72,6 +72,15 @@ class PercolaTable implements SupportsRead, SupportsWrite, SupportsRowLevelOpera
     return String.join(".", name);
   }
 
+  /**
+   * Another one at each timestamp: Spark takes the rows of a cached frame for those of a table with
+   * the same id, and a query would read some of its tables at another timestamp than the rest.
+   */
+  @Override
+  public String id() {
+    return base.get("path") + "/" + base.get("table") + "@" + snapshot;
+  }
+
   @Override
   @SuppressWarnings("deprecation")
   public StructType schema() {
