@@ -32,6 +32,7 @@ from benchmarks.scale_cluster import (
     names_rows,
     network,
     per_core,
+    report_ms,
     scan_cores,
     wakes_a_second,
     walls,
@@ -118,6 +119,10 @@ def figure_7(figures: Mapping[str, Any], work: Work, cores: int) -> dict[str, An
         # Half a scan over the regions, or one of the row's.
         named = names_rows(cluster, arrivals * work.row_locks)
         looked = latency * (1 if named else cluster.regions / 2)
+        # Nor does a process report a change before the pause after its last report is over.
+        pause = report_ms(cluster) / 1000
+        reporting = arrivals * work.row_locks / cluster.workers * pause
+        looked += reporting / (1 + reporting) * pause / 2
         rounds = 1 + wakes_a_second(cluster, shared)
         waits = respond(stations, visits, open_load).seconds
         held = arrivals < most and waits != float("inf")

@@ -251,19 +251,19 @@ def wake_calls(cluster: Cluster, work: Work, shared: Shared) -> float:
     A process reports its commits to one of the oracles, once in ten milliseconds, or in as many as
     there are sessions; sending wake-ups takes a tenth of the time at most.
     """
-    most = 1000 * cluster.workers / _report_ms(cluster)
+    most = 1000 * cluster.workers / report_ms(cluster)
     calls = min(most, cluster.linear * work.row_locks) / cluster.oracles
     return min(0.9, calls * shared.lock_call / 1000 + _SENDING)
 
 
-def _report_ms(cluster: Cluster) -> float:
+def report_ms(cluster: Cluster) -> float:
     """Milliseconds between two reports of a process."""
     return max(10.0, float(cluster.workers))
 
 
 def names_rows(cluster: Cluster, rows: float) -> bool:
     """Whether wake-ups name the rows, where so many a second are changed, by all workers alike."""
-    return rows / cluster.workers * _report_ms(cluster) / 1000 <= _NAMED
+    return rows / cluster.workers * report_ms(cluster) / 1000 <= _NAMED
 
 
 def wakes_a_second(cluster: Cluster, shared: Shared) -> float:
