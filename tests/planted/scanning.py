@@ -7,6 +7,7 @@ _WORKER = "tests/paper/test_2_4_worker.py"
 _WAKE_UPS = "tests/unit/test_wake_ups.py"
 _LOCAL = "tests/unit/test_coordination_local.py"
 _SERVICE = "tests/unit/test_lock_service.py"
+_PROCESSES = "tests/integration/test_oracle_lock_service.py"
 _DEFERRED = "tests/paper/test_2_4_deferred.py"
 _CLEAN_TABLES = "tests/unit/test_clean_tables.py"
 in_clean_tables = in_file("src/percola/observers/clean_tables.py", _SCANNING)
@@ -110,7 +111,28 @@ PLANTED = [
         "wake-ups-do-not-join",
         "Of two wake-ups that the lock service sends as one, the later one's tables are told.",
         "test_a_wake_up_names_the_tables_of_all_that_it_stands_for",
-        old="        self._due = joined(self._due, wake_up)\n",
-        new="        self._due = wake_up\n",
+        old="            self._due = joined(self._due, told)\n",
+        new="            self._due = told\n",
+    ),
+    in_file("src/percola/coordination/lock_service/server.py", _SERVICE)(
+        "a-worker-takes-untold-rows-with-it",
+        "A session that leaves its pool is not told of what the pool has yet to be told of.",
+        "test_one_that_ends_or_changes_its_pool_takes_no_row_with_it",
+        old="            if session.pool.has_untold:\n",
+        new="            if False:\n",
+    ),
+    in_file("src/percola/coordination/lock_service/server.py", _SERVICE)(
+        "idle-workers-of-the-dead",
+        "A session that has ended stays among the idle ones, which are told of rows.",
+        "test_one_that_ends_or_changes_its_pool_takes_no_row_with_it",
+        old="        pool.idle.pop(session, None)\n",
+        new="",
+    ),
+    in_file("src/percola/coordination/lock_service/client.py", _PROCESSES)(
+        "a-stopped-worker-is-told-of-rows",
+        "A process whose worker has stopped goes on to count as idle.",
+        "test_one_idle_worker_is_told_of_a_changed_row_and_none_waits_for_a_scan",
+        old="            if not self._callbacks:\n",
+        new="            if False:\n",
     ),
 ]
