@@ -102,6 +102,19 @@ def test_a_new_observer_runs_once_on_every_row_and_the_others_do_not(repo: Repos
     assert errors(repo) == []
 
 
+def test_another_observer_that_has_not_handled_a_row_runs_there_as_well(repo: Repository) -> None:
+    """The guide says so: a notification is for all observers of its column."""
+    fill(repo, 3)
+    drain(repo, measure)
+    ran.clear()
+    rerun(repo, measure)
+    drain(repo, other, measure)
+    assert ran.total() == 6
+    rerun(repo, measure)
+    drain(repo, other, measure)
+    assert ran.total() == 9, "it has handled them"
+
+
 def test_a_changed_observer_runs_again_on_the_rows_of_a_prefix(repo: Repository) -> None:
     fill(repo, 20)
     drain(repo, measure, other)

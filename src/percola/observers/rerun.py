@@ -10,7 +10,8 @@ dirty, a batch in each transaction, and the workers run the observer as after an
 The transaction deletes the acknowledgment that a run writes, so of a run and a rerun of one cell
 that overlap, one conflicts (rule N3): either the run comes first, and its acknowledgment is
 deleted, or it is repeated and sees that there is none. The other observers of the column find their
-acknowledgments and do nothing. Rows that are written meanwhile notify the observer themselves.
+acknowledgments and do nothing; those that have not handled the newest change run there, too. Rows
+that are written meanwhile notify the observer themselves.
 
 It is work on ranges of rows (`percola.ranges`), by this process or by tasks of Spark. Positions are
 stored after each batch, on Spark about once a second, so that a rerun whose process was killed goes
@@ -77,7 +78,8 @@ def rerun(
     """Mark rows dirty so that workers run an observer on them, even if it has run there before.
 
     Marked are the rows that have a value in one of its columns; if all its columns are weak, all
-    rows of the table. Run workers with the observer as it is now, and with no older version of it,
+    rows of the table. Other observers of these columns run there, too, if they have not handled the
+    newest change. Run workers with the observer as it is now, and with no older version of it,
     before or meanwhile. If an earlier call for this observer was interrupted, this one goes on
     where it was.
 
