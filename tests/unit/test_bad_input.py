@@ -241,6 +241,16 @@ def test_what_was_written_with_another_type_is_an_error(repo: Repository) -> Non
         repo.snapshot().get(titles_as_numbers, "a")
 
 
+def test_a_family_that_was_written_with_another_type_is_an_error_that_names_the_column() -> None:
+    pages = Table("pages")
+    links = pages.family("links", str)
+    with percola.open("memory:", schema=[pages]) as repo:
+        repo.run(lambda t: t.set(links["x"], "a", "not a number"))
+        row = repo.snapshot().get_row(pages, "a")
+        with pytest.raises(WrongTypeError, match=r"pages\.links:x should hold int"):
+            row.family(Table("pages").family("links", int))
+
+
 def test_a_column_that_another_program_added_is_told_as_such(tmp_path: Path) -> None:
     with percola.open(tmp_path / "repo", schema=TABLES) as repo:
         newer = Table("docs")

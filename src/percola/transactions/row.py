@@ -54,11 +54,15 @@ class Row(Generic[R]):
     def family(self, family: Family[R, V]) -> dict[str, V]:
         """The values of a family's columns by qualifier."""
         skip = len(family.prefix)
-        return {
-            name[skip:].decode(): family.codec.decode(raw)
+        found = {
+            name[skip:].decode(): raw
             for name, raw in self._values.items()
             if name.startswith(family.prefix)
         }
+        try:
+            return {name: family.codec.decode(raw) for name, raw in found.items()}
+        except ValueError:  # The column says which it is.
+            return {name: family[name].decode_value(raw) for name, raw in found.items()}
 
     def items(self) -> Iterator[tuple[Column[R, Any], Any]]:
         """Every column and its value, in the order of the columns' names."""
