@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 from percola.cells import MAX_TS, Cell, Kind, Op
 from percola.store.base import Condition, Delete, Put, RowMutation, Store
 from percola.store.hbase.store import HBaseStore
+from percola.store.hbase.wire import FAMILIES, Ask, get, rows_of
+from percola.store.remote.shared_row import ROW, SHARED_TABLE
 from percola.store.walks import walk_kind
 from percola.testing import StoreConformance
 from percola.testing.conformance.fixtures import COLUMN, lock, numbers, written
@@ -47,6 +49,19 @@ class TestHBaseStore(InHBase, StoreConformance):
             self.put(store, table, b"r", Put(Kind.DATA, column, 5, b"newer"))
         states = store.read([Cell(table, b"r", column) for column in columns], 9)
         assert states == [(None, 4, column * 200) for column in columns]
+
+    def test_of_a_safe_point_that_is_raised_each_minute_the_last_is_stored(
+        self, store: HBaseStore
+    ) -> None:
+        """Every process reads it each second, and a read passes all versions of a cell."""
+        first = store.safe_point()
+        for ts in range(first + 1, first + 8):
+            store.raise_safe_point(ts)
+        asked = get(ROW, [Ask(FAMILIES[Kind.DATA], None)], 100)
+        [(_, entries)] = rows_of(store._calls.get(SHARED_TABLE, [asked]))
+        stamps = [ts for _, column, ts, _ in entries if column.startswith(b"safe-point:")]
+        assert stamps == [first + 7] * 2
+        assert store.safe_point() == first + 7
 
     @pytest.mark.parametrize("width", [1, 40, 300])
     def test_a_row_of_many_columns_is_locked_and_committed_in_one_mutation(

@@ -14,6 +14,8 @@ from percola.store.remote.shared_row import ROW, SHARED_TABLE, SharedRow
 
 _FAMILY: Final = FAMILIES[Kind.DATA]
 _EVERYTHING: Final = Ask(_FAMILY, None)
+_DELETED: Final = 1000
+"""The most older entries that are deleted at a time."""
 
 
 class Shared(SharedRow):
@@ -30,8 +32,16 @@ class Shared(SharedRow):
         return row
 
     def _put(self, column: bytes, ts: int) -> None:
-        plan = Plan(SHARED_TABLE, ROW, [Change(_FAMILY, column, ts, stored(b""))])
+        # Older entries are deleted by the same mutation: a read would pass all of them.
+        gone = [Change(_FAMILY, column, older, None) for older in self._older(column, ts)]
+        plan = Plan(SHARED_TABLE, ROW, [Change(_FAMILY, column, ts, stored(b"")), *gone])
         try:
             Writing(self._calls).apply([plan])
         except OutcomeUnknownError:
             Writing(self._calls).apply([plan])
+
+    def _older(self, column: bytes, ts: int) -> list[int]:
+        """Entries below a timestamp: one, or some of those that earlier releases have left."""
+        asked = get(ROW, [Ask(_FAMILY, [column], 0, ts - 1)], _DELETED)
+        found = rows_of(self._calls.get(SHARED_TABLE, [asked]))
+        return [older for _, entries in found for _, _, older, _ in entries]
