@@ -85,7 +85,7 @@ def test_who_is_interrupted_while_an_oracle_starts_leaves_none(
 
     processes = started(monkeypatch)
     monkeypatch.setattr(servers.json, "loads", interrupt)
-    waits = "print('{}', flush=True); import time; time.sleep(600)"
+    waits = "print('{}', flush=True); import signal; signal.pause()"
     with pytest.raises(KeyboardInterrupt):
         servers.OracleProcess("memory:", prefix=(sys.executable, "-c", waits))
     (process,) = processes
