@@ -192,6 +192,20 @@ def test_a_frame_holds_garbage_collection_back_and_one_that_came_too_late_says_s
     assert read(columns="size").count() == 4
 
 
+def test_each_action_on_a_frame_renews_its_hold(
+    repo: Repository, read: Read, wait_until: Callable[..., object]
+) -> None:
+    put(repo, 5)
+    frame = read(columns="size", holdSeconds="20")
+    assert frame.count() == 5
+
+    def held() -> int:
+        return max((one.until_ms for one in repo.holds()), default=0)
+
+    first = held()
+    wait_until(lambda: frame.count() == 5 and held() > first, seconds=60, what="a later hold")
+
+
 # --- Locks ----------------------------------------------------------------------------------
 
 

@@ -44,7 +44,7 @@ from percola.codecs import Codec
 from percola.spark.columns import Chosen, schema_of
 from percola.spark.partitioning import Range, default_partitions
 from percola.spark.read.scan import Sieve
-from percola.spark.read.snapshot import RowRanges, TableReader
+from percola.spark.read.snapshot import TableReader
 from percola.transactions.snapshot import after_prefix
 
 _POINTS: Final = 64
@@ -89,14 +89,13 @@ class FilteringReader(TableReader):
             [(low, high)] = self._ranges
             self._range = low, high or b""
             return super().partitions() if high is None or low < high else []
-        self._hold()
         count = min(default_partitions(), max(1, len(self._ranges) // _POINTS))
-        shares = [self._ranges[at::count] for at in range(count)]
-        return [
-            RowRanges([(low, high or b"") for low, high in sorted(share)])
-            for share in shares
-            if share
-        ]
+        shares = [sorted(self._ranges[at::count]) for at in range(count)]
+        with self._options.open() as repository:
+            return self._held(
+                repository,
+                [[(low, high or b"") for low, high in share] for share in shares if share],
+            )
 
     def _sieves(self, columns: Sequence[Chosen]) -> list[Sieve]:
         schema = schema_of(columns)

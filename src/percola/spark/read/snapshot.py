@@ -34,6 +34,9 @@ from percola.transactions.snapshot import after_prefix
 HOLD_SECONDS: Final = 3600.0
 """The default number of seconds a frame's timestamp is held after its last action."""
 
+_RENEWED_SECONDS: Final = 60.0
+"""The hold is not renewed for an action that comes so soon after the first one."""
+
 
 # --- When the frame is made -----------------------------------------------------------------
 
@@ -158,11 +161,16 @@ class RowRanges(InputPartition):
     """The row ranges that a task reads: each from a start up to but not including an end.
 
     An empty end is the table's end.
+
+    Attributes:
+        held_ms: when the frame's timestamp was held, by the wall clock, for the task that renews
+            the hold: the first one.
     """
 
-    def __init__(self, ranges: Sequence[tuple[bytes, bytes]]) -> None:
+    def __init__(self, ranges: Sequence[tuple[bytes, bytes]], held_ms: int | None = None) -> None:
         super().__init__(None)
         self.ranges = tuple(ranges)
+        self.held_ms = held_ms
 
     def __repr__(self) -> str:
         return f"RowRanges({list(self.ranges)!r})"
@@ -191,19 +199,30 @@ class TableReader(DataSourceReader):
 
     @errors_are_sentences
     def partitions(self) -> list[InputPartition]:
-        """Ranges of rows. The hold on the timestamp is renewed here, once for each action."""
+        """Ranges of rows. Spark asks for them once, and uses them for all actions on a frame."""
         start, end = self._range
         options = self._options
         with options.open() as repository:
-            _hold(repository, options, self._ts, self._frame)
             if end and start >= end:
-                return []
+                return self._held(repository, [])
             store, wanted = repository.context.store, options.count("partitions")
             ranges = row_ranges(store, options.table_name, start, end, wanted)
-        return [RowRanges([one]) for one in ranges]
+            return self._held(repository, [[one] for one in ranges])
 
-    def _hold(self) -> None:
-        with self._options.open() as repository:
+    def _held(
+        self, repository: Repository, shares: Sequence[Sequence[tuple[bytes, bytes]]]
+    ) -> list[InputPartition]:
+        """Hold the timestamp; a task for each share, of which the first renews the hold."""
+        _hold(repository, self._options, self._ts, self._frame)
+        now = repository.context.clock.wall_ms()
+        return [RowRanges(one, None if at else now) for at, one in enumerate(shares)]
+
+    def _hold_again(self, repository: Repository, held_ms: int | None) -> None:
+        """Renew the hold for a later action than the first."""
+        if held_ms is None:
+            return
+        rest = min(_RENEWED_SECONDS, self._options.seconds("holdSeconds", HOLD_SECONDS) / 10)
+        if abs(repository.context.clock.wall_ms() - held_ms) >= 1000 * rest:
             _hold(repository, self._options, self._ts, self._frame)
 
     def _sieves(self, columns: Sequence[Chosen]) -> list[Sieve]:
@@ -217,6 +236,7 @@ class TableReader(DataSourceReader):
             return  # Spark calls this without partitions, too.
         options = self._options
         with options.open() as repository, repository.snapshot(at=self._ts):
+            self._hold_again(repository, partition.held_ms)
             table = options.table(repository)
             reader = RangeReader(
                 repository.context, table.name, self._ts, fails_on_lock=options["onLock"] == "fail"
