@@ -198,6 +198,26 @@ def test_a_cached_frame_leaves_the_timestamp_of_other_queries_alone(
     frame.unpersist()
 
 
+def test_frames_have_a_timestamp_each_and_views_that_of_the_query(
+    spark: SparkSession, repo: Repository, catalog: str
+) -> None:
+    sales = spark.table(f"{catalog}.sales").where("row = 's1'")
+    sales.createOrReplaceTempView("view_of_sales")
+    put(repo, amount, "s1", 100)
+    put(repo, price, "p1", 100.0)
+    products = spark.table(f"{catalog}.products").where("row = 'p1'")
+    products.createOrReplaceTempView("view_of_products")
+    [joined] = sales.crossJoin(products.drop("row")).collect()
+    assert (joined.amount, joined.price) == (7, 100.0)
+    put(repo, price, "p1", 200.0)
+    [seen] = spark.sql(
+        "SELECT amount, price FROM view_of_sales CROSS JOIN view_of_products"
+    ).collect()
+    assert seen == (100, 200.0)
+    for view in ("view_of_sales", "view_of_products"):
+        spark.catalog.dropTempView(view)
+
+
 def test_a_version_is_a_timestamp_of_the_past(query: Query, repo: Repository) -> None:
     with repo.snapshot() as before:
         ts = before.start_ts
