@@ -331,6 +331,24 @@ def test_a_row_that_somebody_changes_while_the_statement_runs_fails_it(
     assert_sound(repo)
 
 
+def test_a_cell_that_a_family_gains_while_the_statement_runs_stays(
+    spark: SparkSession, sql: Sql, repo: Repository
+) -> None:
+    """There is no cell yet that the statement could lock."""
+    address = repo.address
+
+    def touched(_: float | None) -> str:
+        with percola.open(address, [shop]) as other, other.transaction() as t:
+            t.set(labels["new"], "p003", "theirs")
+        return ""
+
+    spark.udf.register("touched", touched)
+    sql("DELETE FROM $ WHERE touched(price) = ''")
+    assert rows(repo) == {"p003": (None, None)}
+    assert repo.snapshot().get(labels["new"], "p003") == "theirs"
+    assert_sound(repo)
+
+
 def test_rows_of_a_type_are_named_by_their_value(spark: SparkSession, tmp_path: Path) -> None:
     address = str(tmp_path / "days")
 
