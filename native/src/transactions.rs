@@ -152,6 +152,17 @@ impl SnapshotBase {
         Ok(())
     }
 
+    /// Whether the end of a `with` block commits; see `TOO_LARGE` in percola/transactions/calls.py.
+    fn should_commit(&self, py: Python<'_>) -> PyResult<bool> {
+        match &*self.used_up.get(py) {
+            None => Ok(true),
+            Some(why) => {
+                let too_large = intern!(py, "was too large, and nothing of it was written");
+                why.bind(py).eq(too_large)
+            }
+        }
+    }
+
     /// What calls natively, while nothing is unusual.
     fn calls(&self, py: Python<'_>) -> Option<&Calls> {
         let calls = self.calls.as_ref()?;
@@ -646,7 +657,7 @@ impl TransactionBase {
         let py = this.py();
         if !kind.is_none() {
             this.call_method0(intern!(py, "rollback"))?;
-        } else if this.as_super().get().used_up.get(py).is_none() {
+        } else if this.as_super().get().should_commit(py)? {
             static COMMIT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
             let name = intern!(py, "commit");
             let mine = COMMIT.get_or_try_init(py, || {

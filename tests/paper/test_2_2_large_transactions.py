@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -18,6 +19,8 @@ from percola import (
     Table,
     Transaction,
     TransactionTooLargeError,
+    TransactionUsedUpError,
+    UsageError,
     ValueTooLargeError,
 )
 from percola.cells import Cell, Kind
@@ -81,6 +84,24 @@ def test_more_than_a_transaction_may_write_is_refused_before_anything_is_written
     with pytest.raises(TransactionTooLargeError, match=r"up to 50 cells.*split it"):
         WRITES[how](t, 50)
     assert scan_writes(ground.store, "bank")[0] == []
+    assert list(repo.snapshot().scan(bank)) == []
+
+
+def test_a_program_that_does_not_notice_the_refusal_is_told_when_the_transaction_ends(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("percola.transactions.transaction.MOST_CELLS", 50)
+
+    def write(t: Transaction) -> None:
+        assert not t._writes
+        for number in range(60):
+            with contextlib.suppress(UsageError):
+                t.set(note, str(number), "x")
+
+    with pytest.raises(TransactionUsedUpError, match="too large, and nothing of it was written"):
+        repo.run(write)
+    with pytest.raises(TransactionUsedUpError, match="too large"), repo.transaction() as t:
+        write(t)
     assert list(repo.snapshot().scan(bank)) == []
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar, cast
 
 from percola.cells import Cell, Kind, LastChange
 from percola.codecs import Codec, V, codec_of
@@ -111,6 +111,10 @@ class PythonSnapshot:
         raise NotImplementedError
 
 
+TOO_LARGE: Final = "was too large, and nothing of it was written"
+"""Of a transaction that was refused. A program that has not noticed is told when it ends."""
+
+
 class PythonTransaction(PythonSnapshot):
     """The fields of a transaction, and the calls of one, in Python."""
 
@@ -158,7 +162,7 @@ class PythonTransaction(PythonSnapshot):
     ) -> None:
         if kind is not None:
             self.rollback()
-        elif self._used_up is None:
+        elif self._used_up is None or self._used_up == TOO_LARGE:
             self.commit()
 
     @by_the_column

@@ -30,7 +30,7 @@ from percola.errors import (
 from percola.schema import Column, R, WeakColumn
 from percola.store.base import CellState, OneStepConflict, OneStepStore, OneStepWrite
 from percola.store.counting import caller
-from percola.transactions.calls import TransactionBase, by_the_column
+from percola.transactions.calls import TOO_LARGE, TransactionBase, by_the_column
 from percola.transactions.context import TransactionContext
 from percola.transactions.own_writes import OwnWrites
 from percola.transactions.snapshot import Snapshot
@@ -122,7 +122,8 @@ class Transaction(Snapshot, TransactionBase):
             self._refuse_size()
 
     def _refuse_size(self) -> None:
-        self.rollback()
+        self._used_up = TOO_LARGE
+        self._let_go()
         raise TransactionTooLargeError(
             f"The transaction that started at {self.start_ts} writes {len(self._writes):,} cells "
             f"and {self._bytes:,} bytes of long values; it may write up to {MOST_CELLS:,} cells "
