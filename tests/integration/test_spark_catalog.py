@@ -218,6 +218,14 @@ def test_frames_have_a_timestamp_each_and_views_that_of_the_query(
         spark.catalog.dropTempView(view)
 
 
+def test_a_reader_of_a_catalogs_table_cannot_choose_the_timestamp_by_locks(
+    spark: SparkSession, catalog: str
+) -> None:
+    avoiding = spark.read.option("onLock", "avoid")
+    with pytest.raises(PySparkException, match="the one that their catalog chooses: leave it out"):
+        avoiding.table(f"{catalog}.sales").count()
+
+
 def test_a_version_is_a_timestamp_of_the_past(query: Query, repo: Repository) -> None:
     with repo.snapshot() as before:
         ts = before.start_ts

@@ -55,6 +55,12 @@ def snapshot_timestamp(repository: Repository, options: Options) -> int:
             "one of the two out."
         )
     if options["onLock"] == "avoid":
+        if options.flag("allRows"):  # Of a catalog's table.
+            raise ConflictingOptionsError(
+                "onLock=avoid chooses the timestamp, but all tables of a query in SQL are read at "
+                "the one that their catalog chooses: leave it out, or load the table by "
+                "format('percola')."
+            )
         if _is_past(options):
             given = f"snapshot={at}" if time is None else f"timestampAsOf={time.isoformat()}"
             raise ConflictingOptionsError(
