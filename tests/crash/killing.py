@@ -127,9 +127,10 @@ class KillingStore(PassingStore):
         if Kind.FAILED in kinds:
             return "dead-lettered"
         if Kind.NOTIFY in kinds:
-            if any(one.kind is Kind.NOTIFY and one.value for one in puts):
-                return "failed attempt"
-            return "retry" if Kind.FAILED in deleted else "weak notify"
+            if Kind.FAILED in deleted:
+                return "retry"
+            failed = any(one.kind is Kind.NOTIFY and one.value for one in puts)
+            return "failed attempt" if failed else "weak notify"
         if Kind.LOCK in deleted:
             return "remove lock"
         if deleted & {Kind.NOTIFY, Kind.FAILED}:
