@@ -71,6 +71,14 @@ def test_a_small_table_is_one_task_and_an_empty_one_as_well(store: Store) -> Non
     assert len(row_ranges(store, "t", b"0100", b"1900", 4)) == 4
 
 
+@pytest.mark.parametrize(("rows", "tasks"), [(8000, [1]), (40_000, [1, 2, 3]), (200_000, [8])])
+def test_a_task_has_about_twenty_thousand_records_unless_there_are_more_than_for_all_tasks(
+    store: Store, rows: int, tasks: list[int]
+) -> None:
+    fill(store, [b"page/%07d" % i for i in range(rows)])
+    assert len(row_ranges(store, "t", b"", b"", most=8)) in tasks
+
+
 def test_a_range_is_cut_within_its_bounds(store: Store) -> None:
     fill(store, [b"%05d" % i for i in range(10_000)])
     ranges = row_ranges(store, "t", b"02000", b"07000", 5)

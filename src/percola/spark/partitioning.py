@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import os
+import random
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -24,6 +25,12 @@ _LOOK: Final = 64
 
 _LOOKS: Final = 600
 """The maximum number of probes, which bounds planning to some tenths of a second."""
+
+_SAMPLE: Final = 12
+"""About so many ranges that were not read to their end are counted, to estimate all."""
+
+_COUNTED: Final = 5000
+"""A range is counted up to so many records; with more it is enough for any number of tasks."""
 
 
 class Range(NamedTuple):
@@ -87,7 +94,10 @@ def row_ranges(
                 continue
         leaves.append(piece)
     leaves.sort(key=lambda one: one.start)
-    bounds = _grouped(leaves, most, least=1 if wanted else None)
+    if wanted is None:
+        records = _about(store, table, leaves, most * LEAST_ROWS)
+        most = min(most, max(1, records // LEAST_ROWS))
+    bounds = _grouped(leaves, most)
     return list(zip([start, *bounds], [*bounds, end], strict=True))
 
 
@@ -102,7 +112,29 @@ def _clipped(store: Store, table: str, start: bytes, end: bytes) -> list[_Piece]
     return pieces
 
 
-def _grouped(leaves: list[_Piece], most: int, least: int | None) -> list[bytes]:
+def _about(store: Store, table: str, leaves: list[_Piece], enough: int) -> int:
+    """About how many records there are, from some of the leaves that were not read to their end.
+
+    Whether they are more than `enough`, at least, is told.
+    """
+    known = sum(leaf.records or 0 for leaf in leaves)
+    unread = [leaf for leaf in leaves if leaf.records is None]
+    if not unread:
+        return known
+    # They differ in size: the larger ones make up for the smaller ones.
+    each = 4 * (enough // len(unread) + 1)
+    most = min(each, _COUNTED)
+    # At random: keys that are counted up are cut in a pattern.
+    sample = random.Random(0).sample(unread, min(_SAMPLE, len(unread)))
+    counted = 0
+    for leaf in sample:
+        found, _ = scan_writes(store, table, leaf.start, leaf.end, most)
+        records = sum(len(of) for _, of in found)
+        counted += records if records < most else each
+    return known + counted * len(unread) // len(sample)
+
+
+def _grouped(leaves: list[_Piece], most: int) -> list[bytes]:
     """Bounds that divide the leaves into groups of about equal size."""
     # The size of a leaf that was not read to its end is estimated from its depth.
     deepest = max((leaf.depth for leaf in leaves if leaf.records is None), default=0)
@@ -111,9 +143,6 @@ def _grouped(leaves: list[_Piece], most: int, least: int | None) -> list[bytes]:
         for leaf in leaves
     ]
     total = sum(sizes)
-    unknown = any(leaf.records is None for leaf in leaves)
-    if least is None and not unknown:
-        most = min(most, max(1, total // LEAST_ROWS))
     bounds: list[bytes] = []
     done = 0
     for leaf, size in zip(leaves, sizes, strict=True):
