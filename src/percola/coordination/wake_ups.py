@@ -11,9 +11,9 @@ rows are concerned, a wake-up is about the whole table. An empty one is about al
 one that cannot be read. Releases before rows take a byte below 128 for all tables.
 
 Workers that run the same observers need not all be told of a row, since one of them handles it.
-They are a *pool*, which a hash of the observers stands for, and the marks of the tables that they
-observe. A worker that has nothing to do says so, with its pool, and the lock service tells one such
-worker of each row.
+They form a *pool*, whose name is a hash of the observers and the marks of their tables. A worker
+that has nothing to do tells the lock service so, with the name, and is then told of rows that no
+other worker of the pool is told of.
 
 Rows matter where a scan of a table takes a call to each of its tablets. In a folder, whose scans
 are cheap, wake-ups have no rows (`marks_of`).
@@ -38,7 +38,7 @@ _ROOM: Final = 24 * (2 + ROW_BYTES)
 """The most bytes that all rows of a wake-up take. With the marks of all tables they fit into a
 frame."""
 _HASH_BYTES: Final = 8
-"""Of the observers, at the beginning of a pool."""
+"""Of the observers, at the beginning of a pool's name."""
 
 Place = str | tuple[str, bytes]
 """Where there may be work: anywhere in a table, or in one row of it."""
@@ -97,9 +97,9 @@ def joined(some: bytes | None, others: bytes) -> bytes:
 
 
 def pool_of(observers: Iterable[str], tables: Iterable[str], apart: Iterable[str] = ()) -> bytes:
-    """The pool of workers with these observers, for the rows of these tables.
+    """The name of the pool of workers with these observers, for the rows of these tables.
 
-    Rows of the tables `apart` are told to all. If no others are left, the pool is empty, and its
+    Rows of the tables `apart` are told to all. If no others are left, the name is empty: such
     workers are told of everything.
     """
     if not (marks := set(marks_of(tables)) - set(marks_of(apart))):
@@ -109,7 +109,7 @@ def pool_of(observers: Iterable[str], tables: Iterable[str], apart: Iterable[str
 
 
 def marks_of_pool(pool: bytes) -> frozenset[int]:
-    """The tables whose rows are told to one worker, by marks; ValueError for what is no pool."""
+    """The tables whose rows are told to one worker, by marks; ValueError for what is no name."""
     marks = pool[_HASH_BYTES:]
     if pool and (not marks or min(marks) < _FIRST):
         raise ValueError("a pool without the marks of its tables")

@@ -99,7 +99,7 @@ class _Session:
 class _Pool:
     """The sessions of a pool, and the wake-ups that they have yet to be told of.
 
-    Those of the empty pool are all told of everything.
+    Those of the pool with the empty name are all told of everything.
     """
 
     def __init__(self, name: bytes) -> None:
