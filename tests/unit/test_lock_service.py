@@ -350,6 +350,38 @@ def test_one_that_ends_or_changes_its_pool_takes_no_row_with_it() -> None:
         service.ask(Peer(), frames.IDLE, 0, pool)
 
 
+def test_a_worker_sees_to_the_rows_that_it_has_sent_itself_unless_another_is_idle_first() -> None:
+    service = Service()
+    pool = pool_of(["index"], ["docs"])
+    one, two = service.attend(), service.attend()
+    for peer in (one, two):
+        service.ask(peer, frames.IDLE, 0, pool)
+    service.wake(None, rows("x", "y"))
+    service.told(one, two)
+    service.wake(one, rows("a"))
+    service.wake(two, rows("b"))
+    service.ask(one, frames.IDLE, 0, pool)
+    assert service.told(one, two) == [{b"b"}, set()]
+    service.ask(one, frames.IDLE, 0, pool)
+    service.ask(two, frames.IDLE, 0, pool)
+    assert service.told(one, two) == [set(), set()]
+    # What another process has changed since is told of again.
+    service.wake(None, rows("x", "y"))
+    service.told(one, two)
+    service.wake(one, rows("a"))
+    service.wake(None, rows("a"))
+    service.ask(one, frames.IDLE, 0, pool)
+    assert service.told(one, two) == [{b"a"}, set()]
+    # One that ends has not seen to them, and of too many rows all are told.
+    service.wake(one, rows("c"))
+    service.real.drop(one)  # type: ignore[arg-type]
+    service.ask(two, frames.IDLE, 0, pool)
+    assert service.told(two) == [{b"c"}]
+    for at in range(0, 520, 20):
+        service.wake(two, rows(*(f"{n}" for n in range(at, at + 20))))
+    assert service.told(two) == [{b"*"}]
+
+
 def test_sessions_of_one_pool_too_many_are_told_of_everything() -> None:
     service = Service()
     peers = [service.attend() for _ in range(20)]

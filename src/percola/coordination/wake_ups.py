@@ -26,7 +26,7 @@ import itertools
 import zlib
 from collections.abc import Iterable, Mapping, MutableMapping, Set
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 EVERY_TABLE: Final = b""
 """The wake-up that is about all tables."""
@@ -126,7 +126,7 @@ def parted(wake_up: bytes, marks: Set[int]) -> tuple[bytes | None, list[tuple[in
     return (_written(left) if left else None), rows
 
 
-def first_of(rows: MutableMapping[tuple[int, bytes], None], most: int) -> bytes:
+def first_of(rows: MutableMapping[tuple[int, bytes], Any], most: int) -> bytes:
     """Take up to so many rows, and not more than a wake-up has, from the first on; as a wake-up."""
     taken: dict[int, set[bytes]] = {}
     room = _ROOM

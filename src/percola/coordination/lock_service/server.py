@@ -107,8 +107,9 @@ class _Pool:
         self.sessions: dict[_Session, None] = {}
         # Those that have been idle for longest come first.
         self.idle: dict[_Session, None] = {}
-        self.rows: dict[tuple[int, bytes], None] = {}
-        """The rows of which one session is to be told, by the marks of their tables."""
+        self.rows: dict[tuple[int, bytes], _Session | None] = {}
+        """The rows of which one session is to be told, by the marks of their tables; who sent each
+        last, if that was a session."""
         self._marks = marks_of_pool(name)
         self._due: bytes | None = None
         self._but: _Session | None = None
@@ -128,14 +129,21 @@ class _Pool:
         if not self.sessions:
             return
         told, rows = parted(wake_up, self._marks)
-        self.rows.update(dict.fromkeys(rows))
+        self.rows.update(dict.fromkeys(rows, sender))
         if len(self.rows) > _WAITING:
             told = joined(told, bytes(sorted({mark for mark, _ in self.rows})))
             self.rows.clear()
+            sender = None  # It does not know of the others' rows.
         if told is not None:
             # Of two that wake, each is woken by the other.
             self._but = sender if self._due is None or self._but is sender else None
             self._due = joined(self._due, told)
+
+    def note_idle(self, session: _Session) -> None:
+        """A session has nothing to do: it has seen to the rows that it has sent itself, too."""
+        self.idle[session] = None
+        if self.rows:
+            self.rows = {row: one for row, one in self.rows.items() if one is not session}
 
     def take_due(self) -> list[_Told]:
         """What is to be sent now, and to which session."""
@@ -291,7 +299,7 @@ class LockServiceServer:
             session.pool = pool
             pool.sessions[session] = None
         if pool is not self._everybody:
-            pool.idle[session] = None
+            pool.note_idle(session)
             if pool.rows:
                 self._sender.hurry()
         return b""
