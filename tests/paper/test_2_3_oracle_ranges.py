@@ -277,11 +277,6 @@ def test_a_record_is_read_from_the_version_on_that_was_seen(hand: Hand) -> None:
         oracle.step()
         standby.step()
     assert read[-5:] == sorted(set(read[-5:])) and read[-5] > 0
-    record = newest(store)
-    assert record is not None
-    read.clear()
-    leader(store, hand, "c", since=record.version)
-    assert read == [record.version]
 
 
 def test_a_record_that_is_none_is_refused(store: MemoryStore, hand: Hand) -> None:

@@ -114,9 +114,7 @@ def oracle(
     # A busy store takes longer than a lease to create a table.
     with contextlib.closing(network.open_store(address)) as creating:
         creating.create_tables([ORACLE_TABLE])
-        # On HBase this may take longer than a third of the lease: see `newest`.
-        found = newest(creating)
-        if not above and found is None and has_schema(creating):
+        if not above and newest(creating) is None and has_schema(creating):
             raise StoreError(
                 f"{address.store} has a repository, but no record of the timestamps that were "
                 "handed out for it: they would begin at 1 again, below those in use. Stop all of "
@@ -133,7 +131,6 @@ def oracle(
             lease=lease,
             size=size,
             above=above,
-            since=found.version if found else 0,
             tls=tls,
             token=token,
             create=False,

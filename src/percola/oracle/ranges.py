@@ -98,7 +98,6 @@ class Ranges:
         lease: seconds for which it may hand out without renewing the record.
         size: how many timestamps are reserved at a time, and lost when it is killed.
         above: begin above this timestamp, whatever the record says.
-        since: a version of the record that was seen before: the first read may take long.
         clock: seconds that only go up; see `percola.clock.elapsed`.
 
     Raises UsageError for invalid numbers.
@@ -112,7 +111,6 @@ class Ranges:
         lease: float = LEASE_SECONDS,
         size: int = RANGE,
         above: int = 0,
-        since: int = 0,
         clock: Callable[[], float] = elapsed,
     ) -> None:
         if not 0.05 <= lease <= 3600:
@@ -133,7 +131,6 @@ class Ranges:
         self._holder = secrets.token_hex(8)
         self._lease_ms = round(lease * 1000)
         self._above = above
-        self._seen = since
         self._clock = clock
         self._stepping = threading.Lock()
         self._changed = threading.Condition()
@@ -234,13 +231,13 @@ class Ranges:
 
     def _look(self) -> None:
         plan, known = self._plan, self._found
-        found = newest(self._store, self._seen)
+        found = newest(self._store, known.version if known else 0)
         # Only now: when the read was sent, the record may not have been written yet.
         now = self._clock()
         if plan is not None and found == plan.record:
             self._adopt(plan)
             return
-        if self._seen and found is None:
+        if known is not None and found is None:
             with self._changed:
                 self._holds = False
             raise StoreError(
@@ -254,7 +251,6 @@ class Ranges:
         if found is not None and found != known:
             with self._changed:
                 self._found, self._since, self._holds = found, now, False
-                self._seen = found.version
                 self.source = found.source
 
     def _due(self) -> Plan | None:
@@ -294,7 +290,6 @@ class Ranges:
         with self._changed:
             self._plan = None
             self._found = plan.record
-            self._seen = plan.record.version
             self._holds = True
             self._noted = plan.noted
             self._until = plan.noted + plan.record.lease_ms / 1000

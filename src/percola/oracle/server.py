@@ -115,7 +115,7 @@ class OracleServer:
             of the lease: one that hangs keeps the lease from being renewed.
         listen: `host:port`; port 0 takes a free one, see `address`.
         name: the process's name for people; by default the host's name and the port.
-        lease, size, above, since: see `Ranges`.
+        lease, size, above: see `Ranges`.
         tls: serve with TLS; None: without.
         token: the token that clients must send; empty: none, which is allowed on loopback and with
             `tls` that requires client certificates.
@@ -134,7 +134,6 @@ class OracleServer:
         lease: float = LEASE_SECONDS,
         size: int = RANGE,
         above: int = 0,
-        since: int = 0,
         tls: Tls | None = None,
         token: str = "",
         create: bool = True,
@@ -171,7 +170,6 @@ class OracleServer:
                 lease=lease,
                 size=size,
                 above=above,
-                since=since,
             )
         except UsageError:
             self._server.stop()
