@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 from oracle_schedules import Event, Schedule, broken_promises
-from stores import heard
 
 from percola.cells import MAX_TS, Cell, Kind
 from percola.errors import DamagedRecordError, OutcomeUnknownError, StoreError, UsageError
@@ -264,19 +263,6 @@ def test_an_oracle_whose_record_is_gone_or_set_back_stops_and_says_what_to_do(
         hand.now += 4
         again.step()
     assert again.draw(1) == 501
-
-
-def test_a_record_is_read_from_the_version_on_that_was_seen(hand: Hand) -> None:
-    """There are thousands a day, and HBase passes those that were replaced until it compacts."""
-    read: list[int] = []
-    store: Any = heard(MemoryStore(), entries=lambda _, cell, kind, low, *more: read.append(low))
-    store.create_tables([ORACLE_TABLE])
-    oracle, standby = leader(store, hand), leader(store, hand, "b")
-    for _ in range(5):
-        hand.now += 2
-        oracle.step()
-        standby.step()
-    assert read[-5:] == sorted(set(read[-5:])) and read[-5] > 0
 
 
 def test_a_record_that_is_none_is_refused(store: MemoryStore, hand: Hand) -> None:

@@ -230,14 +230,14 @@ class Ranges:
             return self._pause()
 
     def _look(self) -> None:
-        plan, known = self._plan, self._found
-        found = newest(self._store, known.version if known else 0)
+        found = newest(self._store)
         # Only now: when the read was sent, the record may not have been written yet.
         now = self._clock()
+        plan, known = self._plan, self._found
         if plan is not None and found == plan.record:
             self._adopt(plan)
             return
-        if known is not None and found is None:
+        if known is not None and (found is None or found.version < known.version):
             with self._changed:
                 self._holds = False
             raise StoreError(

@@ -46,13 +46,9 @@ class Record(NamedTuple):
     source: str
 
 
-def newest(store: Store, since: int = 0) -> Record | None:
-    """The current record, None if there is none; DamagedRecordError if it cannot be decoded.
-
-    Of this version or a later one: HBase keeps what was replaced until it compacts, and a read of
-    all passes that, which takes more than a second after a day.
-    """
-    found = store.entries(_CELL, Kind.DATA, since, MAX_TS, 1)
+def newest(store: Store) -> Record | None:
+    """The current record, None if there is none; DamagedRecordError if it cannot be decoded."""
+    found = store.entries(_CELL, Kind.DATA, 0, MAX_TS, 1)
     if not found:
         return None
     version, raw = found[0]
