@@ -13,7 +13,7 @@ from hbase_upkeep import Upkeep
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from percola.cells import MAX_TS, Cell, Kind, Op
+from percola.cells import MAX_TS, Cell, Kind, Op, encode_write
 from percola.store.base import Condition, Delete, Put, RowMutation, Store
 from percola.store.hbase.store import HBaseStore
 from percola.store.hbase.wire import FAMILIES, Ask, get, rows_of
@@ -62,6 +62,24 @@ class TestHBaseStore(InHBase, StoreConformance):
         stamps = [ts for _, column, ts, _ in entries if column.startswith(b"safe-point:")]
         assert stamps == [first + 7] * 2
         assert store.safe_point() == first + 7
+
+    def test_a_single_column_is_found_between_others_and_in_the_version_that_is_seen(
+        self, store: HBaseStore, table: str
+    ) -> None:
+        names = [b"b", b"b\xff", b"c", b"c\0", b"ca", b"d"]
+        for ts in (3, 5, 8):
+            changes = [
+                Put(Kind.WRITE, name, ts, encode_write(Op.PUT, ts - 1, name)) for name in names
+            ]
+            store.mutate([RowMutation(table, b"r", [], changes)])
+        for name in names:
+            cell = Cell(table, b"r", name)
+            assert [ts for ts, _ in store.entries(cell, Kind.WRITE, 0, 7, 1)] == [5]
+            assert [ts for ts, _ in store.entries(cell, Kind.WRITE, 4, MAX_TS)] == [8, 5]
+            [(found, state)] = store.scan_rows(table, [b"r"], 7, columns=[(name, False)])[b"r"]
+            assert (found, state[1:]) == (cell, (5, name))
+        missing = Cell(table, b"r", b"c\1")
+        assert store.entries(missing, Kind.WRITE, 0, MAX_TS) == []
 
     @pytest.mark.parametrize("width", [1, 40, 300])
     def test_a_row_of_many_columns_is_locked_and_committed_in_one_mutation(

@@ -238,6 +238,18 @@ def test_a_request_asks_for_families_columns_and_times() -> None:
     ]
 
 
+def test_a_single_column_is_asked_for_by_a_filter_and_named_in_no_family() -> None:
+    for one in ([Ask(b"w", [b"c"])], [Ask(b"l", [b"c"]), Ask(b"w", [b"c"], 0, 9)]):
+        found = fields(get(b"row", one, 1))
+        families = [fields(raw) for number, raw in found if number == 2 and isinstance(raw, bytes)]
+        assert families == [[(1, ask.family)] for ask in one], "HBase would read all versions"
+        [(_, (_, bounds))] = [fields(raw) for n, raw in found if n == 4 and isinstance(raw, bytes)]
+        assert isinstance(bounds, bytes)
+        assert fields(bounds) == [(1, b"c"), (2, 1), (3, b"c"), (4, 1)]
+    for several in ([Ask(b"w", [b"c", b"d"])], [Ask(b"w", [b"c"]), Ask(b"d", None)]):
+        assert 4 not in [number for number, _ in fields(get(b"row", several, 1))]
+
+
 # --- Locks ------------------------------------------------------------------------------
 
 

@@ -136,12 +136,12 @@ _SKIP_LOG: Final = _number(6, 1)
 _DELETE: Final = _number(2, 3)
 _ONE_VERSION: Final = _number(4, 0)
 _EQUAL: Final = _number(4, 2)
-_COMPARATORS: Final = "org.apache.hadoop.hbase.filter."
+_FILTERS: Final = "org.apache.hadoop.hbase.filter."
 
 
 def _comparator(name: str, value: bytes) -> bytes:
     comparable = _field(1, _field(1, value) if value else b"")
-    return _field(5, _field(1, (_COMPARATORS + name).encode()) + _field(2, comparable))
+    return _field(5, _field(1, (_FILTERS + name).encode()) + _field(2, comparable))
 
 
 _NO_VALUE: Final = _comparator("BinaryComparator", b"")
@@ -226,14 +226,26 @@ def get_asked(row: bytes, what: bytes) -> bytes:
 
 
 def asked_for(asked: Iterable[Ask], versions: int) -> bytes:
-    """The fields of a request except its row."""
+    """The fields of a request except its row.
+
+    A single column is named by a filter: for one that is named itself, HBase reads all of its
+    versions, as `NEW_VERSION_BEHAVIOR` makes it seek where it is already.
+    """
+    asked = list(asked)
+    named = {column for one in asked for column in one.columns or (None,)}
+    only = named.pop() if len(named) == 1 else None
     out = []
     ranges = []
     for family, columns, low, high in asked:
-        names = b"".join(_field(2, column) for column in columns or ())
+        names = b"".join(_field(2, column) for column in columns or ()) if only is None else b""
         out.append(_field(2, _field(1, family) + names))
         if within := _time_range(2, low, high):
             ranges.append(_field(13, _field(1, family) + within))
+    if only is not None:
+        bounds = _field(1, only) + _number(2, 1) + _field(3, only) + _number(4, 1)
+        out.append(
+            _field(4, _field(1, (_FILTERS + "ColumnRangeFilter").encode()) + _field(2, bounds))
+        )
     out.append(_number(6, versions))
     return b"".join((*out, *ranges))
 
