@@ -661,9 +661,7 @@ class Observers:
         column on a dedicated thread, which others have claimed, and of one with a limit of runs.
         """
         apart = {table for table, _ in (*self.dedicated, *self.limited)}
-        names = [
-            f"{column} {name}" for column, of in self.announcement.items() for name in sorted(of)
-        ]
+        names = [f"{column} {name}" for column, of in self.announcement.items() for name in of]
         return pool_of(names, self.tables, apart)
 
     def of(self, cell: Cell) -> Sequence[Observer[Any]]:

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
 from percola.cells import Kind
@@ -225,6 +226,13 @@ def get_asked(row: bytes, what: bytes) -> bytes:
     return _field(1, row) + what
 
 
+@lru_cache(maxsize=256)
+def _only(column: bytes) -> bytes:
+    """The field of a request for no other column."""
+    bounds = _field(1, column) + _number(2, 1) + _field(3, column) + _number(4, 1)
+    return _field(4, _field(1, (_FILTERS + "ColumnRangeFilter").encode()) + _field(2, bounds))
+
+
 def asked_for(asked: Iterable[Ask], versions: int) -> bytes:
     """The fields of a request except its row.
 
@@ -242,10 +250,7 @@ def asked_for(asked: Iterable[Ask], versions: int) -> bytes:
         if within := _time_range(2, low, high):
             ranges.append(_field(13, _field(1, family) + within))
     if only is not None:
-        bounds = _field(1, only) + _number(2, 1) + _field(3, only) + _number(4, 1)
-        out.append(
-            _field(4, _field(1, (_FILTERS + "ColumnRangeFilter").encode()) + _field(2, bounds))
-        )
+        out.append(_only(only))
     out.append(_number(6, versions))
     return b"".join((*out, *ranges))
 
