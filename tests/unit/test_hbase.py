@@ -238,16 +238,34 @@ def test_a_request_asks_for_families_columns_and_times() -> None:
     ]
 
 
-def test_a_single_column_is_asked_for_by_a_filter_and_named_in_no_family() -> None:
-    for one in ([Ask(b"w", [b"c"])], [Ask(b"l", [b"c"]), Ask(b"w", [b"c"], 0, 9)]):
-        found = fields(get(b"row", one, 1))
+def test_a_few_columns_are_asked_for_by_a_filter_and_named_in_no_family() -> None:
+    one, few, many = ([b"c"], [b"c", b"d"], [bytes([at]) for at in range(100, 109)])
+    for columns in (one, few, many[:8]):
+        asked = [Ask(b"l", columns), Ask(b"w", columns, 0, 9)]
+        found = fields(get(b"row", asked, 1))
         families = [fields(raw) for number, raw in found if number == 2 and isinstance(raw, bytes)]
-        assert families == [[(1, ask.family)] for ask in one], "HBase would read all versions"
-        [(_, (_, bounds))] = [fields(raw) for n, raw in found if n == 4 and isinstance(raw, bytes)]
-        assert isinstance(bounds, bytes)
-        assert fields(bounds) == [(1, b"c"), (2, 1), (3, b"c"), (4, 1)]
-    for several in ([Ask(b"w", [b"c", b"d"])], [Ask(b"w", [b"c"]), Ask(b"d", None)]):
-        assert 4 not in [number for number, _ in fields(get(b"row", several, 1))]
+        assert families == [[(1, ask.family)] for ask in asked], "HBase would read all versions"
+        [(_, body)] = [fields(raw) for n, raw in found if n == 4 and isinstance(raw, bytes)]
+        assert isinstance(body[1], bytes)
+        each = [body[1]] if len(columns) == 1 else _any_of(body[1])
+        assert [fields(bounds) for bounds in each] == [
+            [(1, column), (2, 1), (3, column), (4, 1)] for column in columns
+        ]
+    for asked, versions in (
+        ([Ask(b"w", few)], 2),  # Older versions are wanted.
+        ([Ask(b"w", many)], 1),
+        ([Ask(b"w", one), Ask(b"d", few)], 1),
+        ([Ask(b"w", one), Ask(b"d", None)], 1),
+    ):
+        assert 4 not in [number for number, _ in fields(get(b"row", asked, versions))]
+
+
+def _any_of(filters: bytes) -> list[bytes]:
+    """The bounds of each filter of a list, of which one has to let an entry pass."""
+    operator, *each = fields(filters)
+    assert operator == (1, 2)
+    bounds = [fields(one)[1][1] for _, one in each if isinstance(one, bytes)]
+    return [one for one in bounds if isinstance(one, bytes)]
 
 
 # --- Locks ------------------------------------------------------------------------------

@@ -86,6 +86,8 @@ class Client:
         compare = java_class(hbase + "CompareOperator")
         no_value = java_class(hbase + "filter.BinaryComparator")(b"")
         self.has_value = java_class(hbase + "filter.ValueFilter")(compare.NOT_EQUAL, no_value)
+        self.column_range = java_class(hbase + "filter.ColumnRangeFilter")
+        self.all_of = java_class(hbase + "filter.FilterList")
         settings = _settings(place, request_seconds, timeout_seconds)
         self.chains = Chains(
             blocks=java_class(hbase + "ipc.CellBlockBuilder")(settings),

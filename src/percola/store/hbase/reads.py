@@ -25,6 +25,7 @@ from percola.store.hbase.wire import (
     Ask,
     Entry,
     asked_for,
+    columns_of,
     get,
     get_asked,
     lock_of,
@@ -184,17 +185,24 @@ class HBaseReading(Reading):
         scan.setLimit(most)
         scan.setCaching(most)
         scan.setMaxResultSize(_CHUNK_BYTES)
+        filters = client.array_list(2)
+        only = columns_of(query.asked)
+        if len(only) == 1:
+            filters.add(client.column_range(*only, True, *only, True))
         for family, columns, low, high in query.asked:
-            if columns is None:
+            if columns is None or len(only) == 1:
                 scan.addFamily(family)
-            for column in columns or ():
-                scan.addColumn(family, column)
+            else:
+                for column in columns:
+                    scan.addColumn(family, column)
             if low > 0 or high < MAX_STORED_TS:
                 # The end is excluded.
                 scan.setColumnFamilyTimeRange(family, low, max(low, min(high, MAX_STORED_TS) + 1))
             if family == LOCK:
                 # Skips released locks, which are entries without a value: see `wire`.
-                scan.setFilter(client.has_value)
+                filters.add(client.has_value)
+        if not filters.isEmpty():
+            scan.setFilter(client.all_of(filters))
         return scan
 
 

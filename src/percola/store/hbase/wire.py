@@ -226,30 +226,58 @@ def get_asked(row: bytes, what: bytes) -> bytes:
     return _field(1, row) + what
 
 
+_FEW: Final = 8
+"""More columns than these are named by the request: each entry is compared with all in a filter."""
+_ANY_OF: Final = _number(1, 2)
+
+
 @lru_cache(maxsize=256)
-def _only(column: bytes) -> bytes:
-    """The field of a request for no other column."""
-    bounds = _field(1, column) + _number(2, 1) + _field(3, column) + _number(4, 1)
-    return _field(4, _field(1, (_FILTERS + "ColumnRangeFilter").encode()) + _field(2, bounds))
+def _only(columns: tuple[bytes, ...]) -> bytes:
+    """The field of a request for no other columns."""
+    each = [
+        _filter(
+            "ColumnRangeFilter",
+            _field(1, column) + _number(2, 1) + _field(3, column) + _number(4, 1),
+        )
+        for column in columns
+    ]
+    if len(each) == 1:
+        return _field(4, each[0])
+    return _field(4, _filter("FilterList", _ANY_OF + b"".join(_field(2, one) for one in each)))
+
+
+def _filter(name: str, body: bytes) -> bytes:
+    return _field(1, (_FILTERS + name).encode()) + _field(2, body)
+
+
+def columns_of(asked: Sequence[Ask]) -> tuple[bytes, ...]:
+    """The columns, if the same ones are asked for of each family; else none.
+
+    Of a column that the request itself names HBase reads all versions, as `NEW_VERSION_BEHAVIOR`
+    makes it seek where it is already. So a filter is to name them where it can.
+    """
+    named = {None if one.columns is None else tuple(one.columns) for one in asked}
+    return (named.pop() or ()) if len(named) == 1 else ()
 
 
 def asked_for(asked: Iterable[Ask], versions: int) -> bytes:
     """The fields of a request except its row.
 
-    A single column is named by a filter: for one that is named itself, HBase reads all of its
-    versions, as `NEW_VERSION_BEHAVIOR` makes it seek where it is already.
+    A single column is named by a filter, and so are a few of which one version is asked for: see
+    `columns_of`.
     """
     asked = list(asked)
-    named = {column for one in asked for column in one.columns or (None,)}
-    only = named.pop() if len(named) == 1 else None
+    only = columns_of(asked)
+    if len(only) > (_FEW if versions == 1 else 1):
+        only = ()
     out = []
     ranges = []
     for family, columns, low, high in asked:
-        names = b"".join(_field(2, column) for column in columns or ()) if only is None else b""
+        names = b"" if only else b"".join(_field(2, column) for column in columns or ())
         out.append(_field(2, _field(1, family) + names))
         if within := _time_range(2, low, high):
             ranges.append(_field(13, _field(1, family) + within))
-    if only is not None:
+    if only:
         out.append(_only(only))
     out.append(_number(6, versions))
     return b"".join((*out, *ranges))
