@@ -303,3 +303,7 @@ def test_a_transaction_of_one_row_makes_one_call_each_to_read_lock_and_commit(
     assert made["CheckAndMutateRow"] == 2
     assert made.pop("ReadRows") in (1, 2)
     assert made.keys() == {"CheckAndMutateRow"}
+
+
+def test_a_scan_of_long_values_comes_in_parts(emulator: Emulator) -> None:
+    network_claims.a_scan_of_long_values_comes_in_parts(emulator.store())

@@ -185,10 +185,9 @@ def empty(used: Iterable[HBaseStore], cleaner: HBaseStore) -> None:
     everything = Query([Ask(family, None) for family in ALL_FAMILIES], ALL_VERSIONS)
     for table in sorted({table for store in used for table in store._known}):
         reading = HBaseReading(calls, Shared(calls))
-        rows, is_all = reading.chunk(table, everything, b"", b"", 100_000)
-        assert is_all
+        chunks = reading.chunks(table, everything, b"", b"", None)
         plans = []
-        for key, row in rows:
+        for key, row in (one for rows, _ in chunks for one in rows):
             changes = [
                 Change(LOCK, column, LOCK_AT, b"")
                 if family == LOCK

@@ -131,3 +131,27 @@ def a_look_at_a_feed_costs_what_has_changed(
     assert costs[1] == costs[3] == [{FEED_TABLE: 3 * SALTS}, {FEED_TABLE: 20}]
     for asked, came in (costs[0], costs[2]):
         assert asked.keys() == {FEED_TABLE} and not sum(came.values())
+
+
+def a_scan_of_long_values_comes_in_parts(store: Store) -> None:
+    """However many cells the caller takes at once: Spark takes thousands."""
+    store.create_tables(["t"])
+    value = bytes(1024 * 1024)
+    rows = [b"%02d" % number for number in range(40)]
+    for row in rows:
+        store.mutate([RowMutation("t", row, (), written(COLUMN, 5, value))])
+    found: list[bytes] = []
+    position: bytes | None = b""
+    while position is not None:
+        cells, position = store.scan("t", position, b"", 9, limit=8192)
+        assert len(cells) < 40
+        assert all(state == (None, 5, value) for _, state in cells)
+        found += [cell.row for cell, _ in cells]
+    assert found == rows
+    kept: list[bytes] = []
+    position = b""
+    while position is not None:
+        entries, position = store.scan_kind(Kind.DATA, "t", position, limit=1000)
+        assert len(entries) < 40
+        kept += [cell.row for cell, _, _ in entries]
+    assert kept == rows

@@ -415,8 +415,8 @@ class Store(ABC):
 
         `columns` lists (name, is_prefix) pairs to be read; None reads all columns but
         Percola's own. Cells with neither a lock nor a visible write are left out. Returns
-        whole rows, at least one if there is any, up to about `limit` cells, and the row to
-        continue from, or None at the end.
+        whole rows, at least one if there is any, up to about `limit` cells, fewer if their values
+        are long, and the row to continue from, or None at the end.
         """
 
     def scan_rows(
@@ -452,7 +452,7 @@ class Store(ABC):
         Includes Percola's own columns. The entries of a cell are in ascending order of timestamp,
         those of WRITE and DATA in descending order. For LOCK, NOTIFY and FAILED the cost is
         proportional to the entries of that kind, not to the table (rule N6). Returns whole rows,
-        about `limit` entries, and the row to continue from, or None at the end.
+        about `limit` entries or fewer, and the row to continue from, or None at the end.
         `percola.store.walks` makes walks of such calls.
         """
 

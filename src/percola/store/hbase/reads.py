@@ -145,11 +145,15 @@ class HBaseReading(Reading):
     def chunk(
         self, table: str, query: Query, start: bytes, end: bytes, most: int
     ) -> tuple[list[tuple[bytes, StoredRow]], bool]:
-        """Up to `most` whole rows with entries asked for, and whether these are the last."""
+        """Up to `most` whole rows with entries asked for, and whether these are the last.
+
+        Fewer if they are long: all of them are in memory.
+        """
         calls = self._calls
         tries = Tries(calls, f"reading the table {table!r}", table)
         rows: list[tuple[bytes, StoredRow]] = []
         taken = _FIRST_TAKEN
+        size = 0
         while True:
             position = rows[-1][0] + b"\0" if rows else start
             try:
@@ -158,13 +162,14 @@ class HBaseReading(Reading):
                 scan = self._scan(query, position, end, left)
                 scanner = calls.table(table).getScanner(scan)
                 try:
-                    while len(rows) < most:
+                    while len(rows) < most and size < _TAKEN_BYTES:
                         # All of them have to fit into Java's heap.
                         results = scanner.next(min(taken, most - len(rows)))
                         if not len(results):
                             return rows, True
                         block = calls.client().chains.block_of(results)
                         rows += [(row, stored_row(entries)) for row, entries in rows_of(block)]
+                        size += len(block)
                         fitting = _TAKEN_BYTES * len(results) // max(1, len(block))
                         taken = max(1, min(fitting, 8 * taken, _MOST_TAKEN))
                         tries.progressed()

@@ -43,6 +43,9 @@ KEYS: Final = 500
 _MORE_RECORDS: Final = 256
 """Write records of a cell that each further request reads."""
 
+_LONG_BYTES: Final = 8 * 1024 * 1024
+"""Values of so many bytes are enough for one call of a scan, however few they are."""
+
 
 class RowReading(ABC):
     """The requests for rows of one store, by family; a subclass sends them.
@@ -210,14 +213,17 @@ class Reading(RowReading):
         """See `Store.scan`."""
         found: list[tuple[Cell, CellState]] = []
         following: bytes | None = None
+        size = 0
         if columns is None or columns:
 
             def take(rows: Rows) -> Iterator[int]:
+                nonlocal size
                 wanted = [self._wanted(table, key, row, columns) for key, row in rows]
                 states = self._states((one for part in wanted for one in part), ts)
-                for part in wanted:
+                size += sum(len(value) for _, _, value in states.values() if value is not None)
+                for left, part in enumerate(wanted, start=1 - len(wanted)):
                     found.extend(_seen(part, states))
-                    yield len(found)
+                    yield limit if not left and size >= _LONG_BYTES else len(found)
 
             query = self.snapshot(columns, ts)
             following = self._walk(table, query, start, end, limit, take)
@@ -258,15 +264,16 @@ class Reading(RowReading):
     ) -> tuple[list[tuple[Cell, Entries]], bytes | None]:
         """All entries of a kind of a range of rows, about `limit`, and the row to continue from."""
         found: list[tuple[Cell, Entries]] = []
-        count = 0
+        count = size = 0
 
         def take(rows: Rows) -> Iterator[int]:
-            nonlocal count
-            for key, row in rows:
+            nonlocal count, size
+            for left, (key, row) in enumerate(rows, start=1 - len(rows)):
                 for (_, column), entries in sorted(row.items()):
                     found.append((Cell(table, key, column), entries))
                     count += len(entries)
-                yield count
+                    size += sum(len(value) for _, value in entries)
+                yield limit if not left and size >= _LONG_BYTES else count
 
         query = self.everything(self.families[kind], 0, self.max_ts)
         following = self._walk(self.table_of(table, kind), query, start, end, limit, take)
@@ -283,7 +290,8 @@ class Reading(RowReading):
     ) -> bytes | None:
         """Pass rows to `take` until it has `limit` items; return the row to continue from.
 
-        `take` gets some rows at a time and yields its count of items after each.
+        `take` gets some rows at a time and yields its count of items after each, `limit` after the
+        last of them if their values are long.
         """
         position, count = start, 0
         while not end or position < end:
