@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import network_claims
 import pytest
@@ -307,3 +308,26 @@ def test_a_transaction_of_one_row_makes_one_call_each_to_read_lock_and_commit(
 
 def test_a_scan_of_long_values_comes_in_parts(emulator: Emulator) -> None:
     network_claims.a_scan_of_long_values_comes_in_parts(emulator.store())
+
+
+def test_no_request_for_rows_is_longer_than_google_takes(
+    emulator: Emulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The emulator takes them all; the service refuses those of more than 512 KiB."""
+    store = emulator.store(tables=["t"])
+    rows = [b"%04d" % number + bytes(3_996) for number in range(600)]
+    changes = written(COLUMN, 5, b"v")
+    store.mutate([RowMutation("t", row, (), changes) for row in rows])
+    sizes: list[int] = []
+    send = store._calls.read_rows
+
+    def read_rows(request: Any, table: str, seconds: float) -> Any:
+        sizes.append(request.ByteSize())
+        return send(request, table, seconds)
+
+    monkeypatch.setattr(store._calls, "read_rows", read_rows)
+    state = (None, 5, b"v")
+    assert store.read([Cell("t", row, COLUMN) for row in rows], 9) == [state] * 600
+    found = store.scan_rows("t", rows, 9, limit=1000)
+    assert found == {row: [(Cell("t", row, COLUMN), state)] for row in rows}
+    assert max(sizes) < 512 * 1024

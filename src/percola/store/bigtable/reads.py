@@ -41,6 +41,9 @@ RECORDS: Final = 4
 
 _AT_ONCE: Final = 32
 
+_KEY_BYTES: Final = 384 * 1024
+"""The most bytes of keys in a request: Bigtable refuses requests of more than 512 KiB."""
+
 
 class BigtableReading(Reading):
     """The reads of one store."""
@@ -76,10 +79,10 @@ class BigtableReading(Reading):
             for row, columns in sorted(rows.items()):
                 groups.setdefault((table, frozenset(columns)), []).append(row)
         asked = (
-            (table, part, rows[at : at + KEYS])
+            (table, part, some)
             for (table, names), rows in groups.items()
             for part in _pieces(names)
-            for at in range(0, len(rows), KEYS)
+            for some in _requests(rows)
         )
 
         def start(one: tuple[str, list[bytes], list[bytes]]) -> RowStream:
@@ -94,11 +97,12 @@ class BigtableReading(Reading):
     def rows(
         self, table: str, keys: Sequence[bytes], query: Filter
     ) -> Generator[tuple[bytes, StoredRow], None, None]:
-        stream = RowStream(self._calls, table, query, keys=keys)
-        try:
-            yield from stream
-        finally:
-            stream.cancel()
+        for some in _requests(keys):
+            stream = RowStream(self._calls, table, query, keys=some)
+            try:
+                yield from stream
+            finally:
+                stream.cancel()
 
     def chunks(
         self, table: str, query: Filter, start: bytes, end: bytes, limit: int | None
@@ -136,6 +140,11 @@ def _snapshot(columns: tuple[tuple[bytes, bool], ...] | None, ts: int) -> Filter
         # Too many columns to name: read all.
         filter_ = snapshot([ColumnRange(b"\0")], ts, RECORDS)
     return filter_
+
+
+def _requests(keys: Iterable[bytes]) -> Iterator[list[bytes]]:
+    """Split the keys of rows into those of requests; each takes up to three bytes more."""
+    return cut(keys, lambda key: len(key) + 3, KEYS, _KEY_BYTES)
 
 
 def _pieces(columns: Collection[bytes]) -> Iterator[list[bytes]]:

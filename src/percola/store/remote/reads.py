@@ -72,7 +72,7 @@ class RowReading(ABC):
     def rows(
         self, table: str, keys: Sequence[bytes], query: Query
     ) -> Generator[tuple[bytes, StoredRow], None, None]:
-        """Those of up to 500 rows that have entries, in the order of `keys`, by one call."""
+        """Those of up to 500 rows that have entries, in the order of `keys`; usually one call."""
 
     @abstractmethod
     def chunks(
