@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import pytest
 from commands import call
@@ -19,6 +19,7 @@ from percola.store.base import Delete, RowMutation
 from percola.store.forwarding import ForwardingStore
 from percola.store.memory import MemoryStore
 from percola.store.remote.batches import waves
+from percola.store.remote.shared_row import SharedRow
 
 RECORD = Cell(ORACLE_TABLE, b"timestamps", b"@record")
 
@@ -63,6 +64,38 @@ def test_a_schema_names_no_table_before_it_was_created() -> None:
     with pytest.raises(StoreError, match="has died"):
         reconcile(store, Schema([Table("docs")]))
     assert [table.name for table in stored_schema(store)] == []
+
+
+class Silent(SharedRow):
+    """A shared row on a server that does not answer; each request takes half a minute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time = 0.0
+        self.asked: list[float] = []
+
+    def now(self) -> float:
+        return self.time
+
+    def _read(self) -> Mapping[bytes, int]:
+        self.asked.append(self.time)
+        self.time += 30
+        raise StoreError("The server does not answer.")
+
+    def _put(self, column: bytes, ts: int) -> None:
+        raise AssertionError
+
+
+def test_threads_that_wait_for_the_shared_row_do_not_ask_a_silent_server_one_by_one() -> None:
+    row = Silent()
+    # Sixteen have finished a read while the first one asks: each waits for its turn.
+    for moment in range(16):
+        with pytest.raises(StoreError, match="does not answer"):
+            row.view(float(moment))
+    assert row.asked == [0, 30]
+    with pytest.raises(StoreError):
+        row.view(row.time)
+    assert row.asked == [0, 30, 60], "who comes later asks again"
 
 
 class Kept(ForwardingStore):

@@ -48,7 +48,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from percola.clock import elapsed
-from percola.errors import SnapshotTooOldError
+from percola.errors import SnapshotTooOldError, StoreError
 from percola.platform import fork_safety as forks
 
 SHARED_TABLE: Final = "@percola-store"
@@ -119,6 +119,8 @@ class SharedRow(ABC):
     def _start_afresh(self) -> None:
         self._guard = threading.Lock()
         self._view: View | None = None
+        # When the last request that failed for good was begun, and why it failed.
+        self._silent: tuple[float, str] | None = None
 
     def now(self) -> float:
         """The moment by which leases are counted, in seconds."""
@@ -133,7 +135,11 @@ class SharedRow(ABC):
         """Put an entry without a value. The newest one counts, so the call may be repeated."""
 
     def view(self, moment: float) -> View:
-        """The view for an operation that finished at `moment`; reads the row only if needed."""
+        """The view for an operation that finished at `moment`; reads the row only if needed.
+
+        Raises StoreError if the server does not answer: in threads that wait for one request when
+        that has failed, and they do not repeat it one after the other.
+        """
         view = self._view
         if view is not None and moment - view.asked < LEASE:
             return view
@@ -141,7 +147,14 @@ class SharedRow(ABC):
             # Another thread may have read it meanwhile: one call for all.
             view = self._view
             if view is None or moment - view.asked >= LEASE:
-                view = self.look()
+                if self._silent is not None and moment < self._silent[0]:
+                    raise StoreError(self._silent[1])
+                began = self.now()
+                try:
+                    view = self.look()
+                except StoreError as error:
+                    self._silent = began, str(error)
+                    raise
             return view
 
     def current(self) -> View:
