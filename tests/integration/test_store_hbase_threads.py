@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import network_claims
 import pytest
@@ -16,6 +17,7 @@ from stores import DEADLINE, in_thread, put
 
 from percola import Table
 from percola.cells import Cell, Kind
+from percola.errors import OutcomeUnknownError
 from percola.store.base import Condition, Delete, Put, RowMutation
 from percola.store.hbase.jvm import java_class
 from percola.store.walks import scan_writes
@@ -142,6 +144,33 @@ def test_more_is_read_at_once_than_fits_into_javas_heap(hbase: HBase) -> None:
     line = [sys.executable, "-c", _READING, f"hbase://{place.quorum}/{place.namespace}"]
     done = answer_of(line, seconds=270, PERCOLA_HBASE_JVM_OPTIONS="-Xmx48m")
     assert done.out.splitlines() == ["40 41943040", "True"], done.err
+
+
+def test_a_batch_that_does_not_fit_into_javas_heap_is_an_error_of_ours(
+    hbase: HBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = hbase.store(tables=["t"])
+    value = written(COLUMN, 5, bytes(700_000))
+    batch = [RowMutation("t", row, (), value) for row in (b"a", b"b")]
+    client = store._calls.client()
+    parse = client.rows_request.parseFrom
+
+    class Request:
+        """The second one does not fit."""
+
+        made = 0
+
+        @classmethod
+        def parseFrom(cls, request: bytes) -> Any:  # noqa: N802
+            cls.made += 1
+            if cls.made == 2:
+                raise java_class("java.lang.OutOfMemoryError")("Java heap space")
+            return parse(request)
+
+    monkeypatch.setattr(client, "rows_request", Request)
+    with pytest.raises(OutcomeUnknownError, match=r"heap .* is too small: set PERCOLA_HBASE_JVM"):
+        store.mutate(batch)
+    assert store.mutate(batch) == [True, True]
 
 
 @pytest.mark.long

@@ -44,6 +44,8 @@ from percola.store.remote.client import RemoteCalls, Retries
 
 _CONNECT_SECONDS: Final = 3.0
 
+_ROOM: Final = f" Java's heap in this process is too small: set {OPTIONS}, to -Xmx2g for example."
+
 
 class Place(NamedTuple):
     """The location of a repository.
@@ -379,10 +381,7 @@ class Calls(RemoteCalls):
                 "that most of its servers run."
             )
         elif failure.is_out_of_memory:
-            advice = (
-                f" Java's heap in this process is too small for a row: set {OPTIONS}, to -Xmx2g "
-                "for example."
-            )
+            advice = _ROOM
         return StoreError(
             f"{self.place} does not answer: {what} was tried for {self.timeout_seconds:g} s "
             f"({failure}).{advice}"
@@ -399,7 +398,7 @@ class Calls(RemoteCalls):
         """The error for a write whose outcome is unknown."""
         return OutcomeUnknownError(
             f"{self.place} did not answer while {what}: it may or may not have been applied "
-            f"({failure})."
+            f"({failure}).{_ROOM if failure.is_out_of_memory else ''}"
         )
 
 

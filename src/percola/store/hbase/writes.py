@@ -160,11 +160,15 @@ class Writing:
             except jpype.JException as error:
                 return [Failure.of(error)]
         client = self._calls.client()
-        calls = client.array_list(len(asked))
-        for row, request in asked:
-            message = client.rows_request.parseFrom(request)
-            calls.add(client.call(b"", row, client.change_rows, message))
-        return [_answer(one) for one in self._calls.batch(table, calls, len(asked), "mutate")]
+        try:
+            calls = client.array_list(len(asked))
+            for row, request in asked:
+                message = client.rows_request.parseFrom(request)
+                calls.add(client.call(b"", row, client.change_rows, message))
+            return [_answer(one) for one in self._calls.batch(table, calls, len(asked), "mutate")]
+        except jpype.JException as error:
+            # Java's heap was too small for the requests, or for what came.
+            return [Failure.of(error)] * len(asked)
 
     def _failed(self, failure: Failure, table: str) -> StoreError | UnknownTableError:
         what = f"changing the table {table!r}"
