@@ -278,6 +278,20 @@ def test_a_refusal_says_at_once_what_to_change_and_is_no_unknown_outcome(
         assert time.monotonic() - began < DEADLINE
 
 
+def test_of_a_row_that_is_too_long_nobody_is_told_to_change_the_profile_or_drop_versions() -> None:
+    said = (
+        f"Error while reading table 't' : Read returned 347MiB from row '{'r' * 400}' which "
+        "exceeds the limit of 256MiB. Make sure you are setting an appropriate filter. You can "
+        "also create a garbage collection policy."
+    )
+    with StandIn({DATA + "ReadRows": (grpc.StatusCode.FAILED_PRECONDITION, said)}) as server:
+        store = asking(server)
+        store._known.add("t")
+        with pytest.raises(StoreError, match=r"347MiB.*percola gc.*Do not .* policy") as caught:
+            store.read([CELL], 5)
+        assert "profile" not in str(caught.value)
+
+
 @pytest.mark.parametrize("status", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL])
 def test_what_is_not_known_to_be_refused_is_an_unknown_outcome(status: grpc.StatusCode) -> None:
     with StandIn({DATA + "CheckAndMutateRow": status}) as server:

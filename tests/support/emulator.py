@@ -186,7 +186,8 @@ class StandIn:
     """A server in Google's place that answers as it is told, and that nothing else is there.
 
     Args:
-        answers: by the method's full name, the message to answer with or the status to fail with.
+        answers: by the method's full name, the message to answer with or the status to fail with,
+            alone or with what is said of it.
     """
 
     def __init__(self, answers: Mapping[str, Any]) -> None:
@@ -210,6 +211,8 @@ class StandIn:
 
         def respond(_: bytes, context: grpc.ServicerContext) -> Any:
             self.asked.append(details.method.rpartition("/")[2])
+            if isinstance(answer, tuple):
+                context.abort(*answer)
             if isinstance(answer, grpc.StatusCode):
                 context.abort(answer, "the stand-in says so")
             data = answer.SerializeToString()

@@ -83,6 +83,10 @@ _REFUSED: Final = frozenset(
 )
 
 
+_TOO_LONG: Final = "exceeds the limit of"
+"""What Bigtable says of a row of which more than 256 MiB would be read."""
+
+
 class Place(NamedTuple):
     """The location of a repository.
 
@@ -300,6 +304,13 @@ class Calls(RemoteCalls):
                 "--transactional-writes'."
             ),
         }.get(code, "")
+        if code is _Code.FAILED_PRECONDITION and _TOO_LONG in (error.details() or ""):
+            # Bigtable's own advice, a policy of garbage collection, would remove what is needed.
+            advice = (
+                "Have old versions removed sooner, by 'percola gc --retention' with a shorter "
+                "time, or write less into one row. Do not give the table a garbage collection "
+                "policy: it would drop versions that Percola needs."
+            )
         if "family" in lower and not advice:
             advice = (
                 "A column family is missing: 'cbt createfamily TABLE FAMILY', with the policy "
