@@ -154,7 +154,7 @@ impl ActiveSnapshots {
             return Ok(());
         }
         state.since += 1;
-        let due = state.since >= RENEWED;
+        let due = ts < state.held || state.since >= RENEWED;
         drop(state);
         if due { self.publish(py) } else { Ok(()) }
     }

@@ -65,17 +65,31 @@ def test_the_oldest_active_one_is_what_others_are_told(active: type[ActiveSnapsh
     assert told == [10, 30, 0]
 
 
-def test_an_older_one_that_begins_later_is_told_after_a_while_at_the_latest(
+def test_an_older_one_that_begins_later_is_told_at_once_and_until_it_ends(
     active: type[ActiveSnapshots],
 ) -> None:
     told: list[int] = []
     leases = active(told.append)
     leases.add(0, 50)
     leases.add(1, 40)
-    for key in range(2, 500):
-        leases.add(key, 60)
-        leases.drop(key)
     assert told == [50, 40]
+    leases.add(2, 60)
+    leases.drop(2)
+    leases.drop(1)
+    assert told == [50, 40, 50]
+
+
+def test_a_snapshot_of_the_past_is_kept_though_one_of_the_present_was_open_before(
+    tmp_path: Path,
+) -> None:
+    with percola.open(tmp_path / "repo", schema=[bank]) as repo:
+        repo.run(lambda t: t.set(bal, "Bob", 1))
+        past = repo.context.oracle.read_timestamp()
+        repo.run(lambda t: t.set(bal, "Bob", 2))
+        with repo.snapshot(), repo.snapshot(at=past) as then:
+            assert repo.collect_garbage(retention=0).safe_point <= past
+            assert then.get(bal, "Bob") == 1
+        assert repo.collect_garbage(retention=0).safe_point > past
 
 
 def test_a_faster_way_to_publish_is_used_until_it_is_refused() -> None:

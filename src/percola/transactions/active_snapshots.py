@@ -4,10 +4,10 @@ Every snapshot and transaction is registered here from its beginning to its end.
 publishes the oldest timestamp (`Coordination.hold_back`).
 
 Publishing for each would often cost more than the reads, so the process publishes when the first
-begins and when the oldest has ended. A value may be published a moment too late: then the store
-refuses reads below the safe point, and the transaction runs again. Two threads may publish at once,
-which can leave too old a value for a while: then more versions are kept than necessary. Correctness
-never depends on it.
+begins, when one begins that reads older than all others (`snapshot(at=…)`), and when the oldest has
+ended. A value may be published a moment too late: then the store refuses reads below the safe
+point, and the transaction runs again. Two threads may publish at once, which can leave too old a
+value for a while: then more versions are kept than necessary. Correctness never depends on it.
 
 There is no lock: Python's garbage collection may drop a snapshot at any point of any thread, which
 could then wait for a lock that its own thread holds. So threads may publish concurrently, in any
@@ -74,7 +74,7 @@ class ActiveSnapshots:
                 self._publish()  # Another thread has begun in the meantime, and may read older.
             return
         self._since += 1
-        if self._since >= _RENEWED:
+        if ts < self._held or self._since >= _RENEWED:
             self._publish()
 
     def drop(self, key: int) -> None:
