@@ -490,7 +490,12 @@ impl Commits {
         let outcome = reads.busy(py, || self.run(py, turn, start_ts, writes, &[], &[], feeds));
         gate.release.bind(py).call0()?;
         if waiting()? {
-            gate.promote.bind(py).call0()?;
+            let promote = gate.promote.bind(py);
+            if let Err(interrupted) = promote.call0() {
+                // Ctrl-C during the commit is raised by this call, before it has woken anybody.
+                promote.call0()?;
+                return Err(interrupted);
+            }
         }
         match outcome {
             Ok(commit_ts) => {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from percola import Repository, Table, TransactionUsedUpError
 from percola.cells import INLINE_BYTES, Cell, Kind, LockRecord, Op, encode_lock
 from percola.coordination.wake_ups import marks_of
 from percola.store.base import Put, RowMutation
+from percola.store.lmdb.environment import Environment
 from percola.transactions.snapshot import Snapshot
 from percola.transactions.transaction import MOST_CELLS, Transaction
 
@@ -250,3 +252,49 @@ def test_a_snapshot_that_is_collected_with_its_repository_ends_in_silence(native
     support = str(Path(__file__).parents[1] / "support")
     answer = commands.python(COLLECTED_TOGETHER, PYTHONPATH=support, PERCOLA_NATIVE=native)
     assert (answer.code, answer.out, answer.err) == (0, "", "")
+
+
+class Writing:
+    """The lock of a process's writers, for which another thread waits once it is taken."""
+
+    def __init__(self, environment: Any) -> None:
+        self._lock: threading.Lock = environment._writing
+        self._queue: Any = environment._queue
+        self.signal = threading.Lock()
+        self.locked, self.release = self._lock.locked, self._lock.release
+
+    def acquire(self, blocking: bool = True) -> bool:
+        taken = self._lock.acquire(blocking)
+        self.signal.acquire()
+        self._queue.append([lambda txn: None, None, None, self.signal])
+        return taken
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_ctrl_c_during_a_commit_leaves_no_other_thread_waiting(repo: Repository) -> None:
+    """Python raises it by the next call of a function of its own: the one that wakes a thread."""
+    store: Any = repo.context.store
+    environment: Any = store._environment
+    writing = environment._writing = Writing(environment)
+    interrupts = [KeyboardInterrupt]
+
+    def promote() -> None:
+        if interrupts:
+            raise interrupts.pop()
+        Environment._promote(environment)
+
+    environment._promote = promote
+    environment._close(environment._env)  # It is opened again, with these two.
+    repo.run(lambda t: t.get(text, "a"))
+    with pytest.raises(KeyboardInterrupt):
+        repo.run(lambda t: t.set(text, "a", "second"))
+    assert not interrupts and not writing.locked()
+    assert not writing.signal.locked(), "The other thread waits for ever."
+    repo.run(lambda t: t.set(text, "b", "third"))
+    assert not environment._queue
+    assert repo.snapshot().get(text, "a") == "second"
