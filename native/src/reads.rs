@@ -2,7 +2,8 @@
 //!
 //! Each does what the Python function named at it does, and leaves to that function whatever is
 //! not plain: an environment that is not open, an error of LMDB, damaged records, reads below the
-//! safe point. So errors are raised in one place.
+//! safe point. So errors are raised in one place. In a transaction of Python's, LMDB refuses whatever
+//! follows an error, so that is raised here.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -397,7 +398,8 @@ pub fn states<'py>(
     } else {
         inner.shared.outside(py, read)
     };
-    let Ok(found) = found else { return Ok(None) };
+    // Python could not ask this transaction again: LMDB refuses that after an error.
+    let found = found.map_err(|code| lmdb::error(py, "mdb_cursor_get", code))?;
     if found.iter().any(|one| matches!(one, State::Unclear)) {
         return Ok(None);
     }

@@ -2,7 +2,7 @@
 //! `scan_cells`.
 //!
 //! They run without the GIL, but for what `scan` finds at once. Whatever is not plain they leave to
-//! Python, as `reads` does.
+//! Python, as `reads` does, but for errors of LMDB: the transaction can do nothing after one.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -53,12 +53,25 @@ trait Taker<'a> {
     fn take(&mut self, row: &'a [u8], column: &'a [u8], place: usize, state: State<'a>);
 }
 
-/// Why Python has to do it.
-struct AskPython;
+/// Why a walk has stopped.
+enum Stopped {
+    AskPython,
+    /// An error of LMDB's, after which it refuses whatever else the transaction is asked.
+    Failed(c_int),
+}
 
-impl From<c_int> for AskPython {
-    fn from(_: c_int) -> Self {
-        AskPython
+impl From<c_int> for Stopped {
+    fn from(code: c_int) -> Self {
+        Stopped::Failed(code)
+    }
+}
+
+impl Stopped {
+    fn told<T>(self, py: Python<'_>) -> PyResult<Option<T>> {
+        match self {
+            Stopped::AskPython => Ok(None),
+            Stopped::Failed(code) => Err(lmdb::error(py, "mdb_cursor_get", code)),
+        }
     }
 }
 
@@ -85,11 +98,11 @@ impl<'a> Range<'a> {
     ///
     /// # Safety
     /// The transaction is live for `'a` and does not write.
-    unsafe fn walk(&self, taker: &mut impl Taker<'a>) -> Result<Option<&'a [u8]>, AskPython> {
+    unsafe fn walk(&self, taker: &mut impl Taker<'a>) -> Result<Option<&'a [u8]>, Stopped> {
         // SAFETY: as the caller promises.
         match unsafe { self.begin() }?.go(taker, usize::MAX)? {
             Walked::Ended(following) => Ok(following),
-            Walked::Paused => Err(AskPython),
+            Walked::Paused => Err(Stopped::AskPython),
         }
     }
 
@@ -97,12 +110,12 @@ impl<'a> Range<'a> {
     ///
     /// # Safety
     /// The transaction is live for `'a`, and while the walk exists; it does not write.
-    unsafe fn begin(&self) -> Result<Walk<'a>, AskPython> {
+    unsafe fn begin(&self) -> Result<Walk<'a>, Stopped> {
         let mut cursor = null_mut();
         // SAFETY: the transaction is live.
         let code = unsafe { (self.api.cursor_open)(self.txn, self.cells, &mut cursor) };
         if code != 0 {
-            return Err(AskPython);
+            return Err(Stopped::Failed(code));
         }
         let mut walk = Walk {
             range: *self,
@@ -149,7 +162,7 @@ impl Drop for Walk<'_> {
 
 impl<'a> Walk<'a> {
     /// Passes at most `most` cells, the wanted ones to `taker`.
-    fn go(&mut self, taker: &mut impl Taker<'a>, most: usize) -> Result<Walked<'a>, AskPython> {
+    fn go(&mut self, taker: &mut impl Taker<'a>, most: usize) -> Result<Walked<'a>, Stopped> {
         let Range { txn, data, ts, .. } = self.range;
         let mut passed = 0;
         while self.going {
@@ -166,7 +179,7 @@ impl<'a> Walk<'a> {
                     .windows(2)
                     .skip(TABLE)
                     .position(|pair| pair == b"\0\x01");
-                self.row = &entry[..end.ok_or(AskPython)? + TABLE + 2];
+                self.row = &entry[..end.ok_or(Stopped::AskPython)? + TABLE + 2];
                 self.idle = 0;
                 if !taker.begins() {
                     return Ok(Walked::Ended(Some(&self.row[TABLE..self.row.len() - 2])));
@@ -174,7 +187,7 @@ impl<'a> Walk<'a> {
             }
             let row = self.row;
             if entry.len() < row.len() + 9 {
-                return Err(AskPython);
+                return Err(Stopped::AskPython);
             }
             let key = &entry[..entry.len() - 8];
             let column = &key[row.len()..key.len() - 1];
@@ -182,7 +195,7 @@ impl<'a> Walk<'a> {
                 self.idle = 0;
                 // SAFETY: `begin` was promised it.
                 match unsafe { state(&mut self.place, txn, data, key, ts) }? {
-                    State::Unclear => return Err(AskPython),
+                    State::Unclear => return Err(Stopped::AskPython),
                     State::Nothing | State::Deleted(_) => {}
                     found => taker.take(&row[TABLE..row.len() - 2], column, at, found),
                 }
@@ -308,8 +321,10 @@ pub fn scan<'py>(
             Walked::Paused => inner.shared.outside(py, || walk.go(&mut taker, usize::MAX)),
             ended => Ok(ended),
         });
-    let Ok(Walked::Ended(following)) = walked else {
-        return Ok(None);
+    let following = match walked {
+        Ok(Walked::Ended(following)) => following,
+        Ok(Walked::Paused) => return Ok(None),
+        Err(stopped) => return stopped.told(py),
     };
     let list = PyList::empty(py);
     let mut last_row: (&[u8], Option<Bound<'py, PyBytes>>) = (&[], None);
@@ -492,8 +507,9 @@ pub fn scan_columns<'py>(
             .for_each(|values| values.fill(count));
         walked
     });
-    let Ok(following) = walked else {
-        return Ok(None);
+    let following = match walked {
+        Ok(following) => following,
+        Err(stopped) => return stopped.told(py),
     };
     let arrays = std::iter::once(&taker.rows).chain(&taker.values);
     Ok(Some((
@@ -597,8 +613,9 @@ pub fn scan_cells<'py>(
         .shared
         // SAFETY: as in `scan`.
         .outside(py, || unsafe { range.get().walk(&mut taker) });
-    let Ok(following) = walked else {
-        return Ok(None);
+    let following = match walked {
+        Ok(following) => following,
+        Err(stopped) => return stopped.told(py),
     };
     let arrays = [&taker.rows, &taker.columns, &taker.values];
     Ok(Some((

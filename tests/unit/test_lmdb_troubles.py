@@ -15,7 +15,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
+import engines
 import pytest
 from children import Child, hear, say
 from forked import in_child
@@ -33,6 +35,7 @@ from percola.cells import Cell, Kind
 from percola.inspection import processes
 from percola.observers.worker import Worker
 from percola.store.base import Put, RowMutation
+from percola.store.capabilities import scan_cells, scan_columns
 from percola.store.lmdb.store import LmdbStore
 
 MEGABYTE = 1 << 20
@@ -165,6 +168,39 @@ def test_a_damaged_file_is_one_clear_error_and_is_left_as_it_is(
     file.write_bytes(sound)
     with percola.open(folder, schema=[docs]) as repo:
         assert repo.snapshot().get(body, "a") == b"v" * 100_000
+
+
+@pytest.mark.parametrize("name", engines.ENGINES)
+def test_a_damaged_page_is_named_as_such_by_every_read_of_it_and_others_go_on(
+    tmp_path: Path, name: str
+) -> None:
+    rows = [f"{at:04}" for at in range(300)]
+    bad, sound = rows[150], rows[0]
+    folder = tmp_path / "repo"
+    with percola.open(folder, schema=[docs]) as repo:
+        repo.run(lambda t: [t.set(body, row, b"v" * 200) for row in rows])
+    file = folder / "store" / "data.mdb"
+    data = bytearray(file.read_bytes())
+    for at in range(0, len(data), 4096):
+        page = data[at : at + 4096]
+        if page[10] == 2 and bad.encode() + b"\0\1" in page:  # A leaf.
+            data[at : at + 4096] = bytes(4096)
+    file.write_bytes(data)
+    with engines.using(name), percola.open(folder, schema=[docs]) as repo:
+        now, store, key = repo.snapshot(), repo.context.store, bad.encode()
+        where: Any = ("docs", key, key + b"\0", now.start_ts)
+        calls: list[Callable[[], object]] = [
+            lambda: now.get(body, bad),
+            lambda: now.get_many([(body, bad)]),
+            lambda: now.get_row(docs, bad),
+            lambda: scan_columns(store, *where, [b"body"]),
+            lambda: scan_cells(store, *where, None),
+            lambda: repo.run(lambda t: t.set(body, bad, b"w")),
+        ]
+        for call in calls:
+            with pytest.raises(StoreError, match=r"is damaged .* Restore it from a backup\.$"):
+                call()
+            assert now.get(body, sound) == now.get_many([(body, sound)])[0] == b"v" * 200
 
 
 def open_as_nobody(pipe: Connection, folder: Path) -> list[str]:

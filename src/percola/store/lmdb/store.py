@@ -27,6 +27,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import lmdb
+
 from percola.cells import (
     CHANGE_RECORD,
     INLINE,
@@ -64,7 +66,7 @@ from percola.store.base import (
     is_wanted,
 )
 from percola.store.capabilities import Codecs
-from percola.store.lmdb.driver import Cursor, Txn
+from percola.store.lmdb.driver import Cursor, Txn, translate
 from percola.store.lmdb.environment import FIRST_MAP_BYTES, Environment
 from percola.store.lmdb.feed import Feeds
 from percola.store.lmdb.keys import NEWEST_FIRST, TOP, Keys, keys_between, suffix, timestamp
@@ -310,6 +312,8 @@ class LmdbStore(OneStepStore):
         txn = environment.begin_read()
         try:
             found = txn.get(b"ts")
+        except lmdb.Error as error:
+            raise translate(error, environment.folder) from error
         finally:
             environment.end_read(txn)
         return int.from_bytes(found or b"", "big")
@@ -385,6 +389,8 @@ class LmdbStore(OneStepStore):
                         lock, _, value = self._state(txn, cursor, key, ts)
                         return value if lock is None else BLOCKED
                 return None
+            except lmdb.Error as error:
+                raise translate(error, environment.folder) from error
             finally:
                 environment.end_read(txn)
 
@@ -406,6 +412,8 @@ class LmdbStore(OneStepStore):
                 self._state(txn, cursor, key, ts) if cursor.set_range(key) else NOTHING
                 for key in keys
             ]
+        except lmdb.Error as error:
+            raise translate(error, environment.folder) from error
         finally:
             environment.end_read(txn)
 
