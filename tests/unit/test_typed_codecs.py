@@ -260,7 +260,17 @@ def test_bytes_are_a_value_or_refused_and_a_value_has_one_form(name: str, raw: b
 
 
 @pytest.mark.parametrize(
-    ("name", "raw"), [("str", b"\xff"), ("int", b"one"), ("float", b"?"), ("json", b"{")]
+    ("name", "raw"),
+    [
+        ("str", b"\xff"),
+        ("int", b"one"),
+        ("float", b"?"),
+        ("json", b"{"),
+        ("array<float>", b'["one"]'),
+        ("array<float32>", b"[1" + b"0" * 400 + b"]"),
+        ("map<float,str>", b'[["one","a"]]'),
+        ("struct<a:float>", b'{"a":"one"}'),
+    ],
 )
 def test_bytes_of_another_type_are_refused_when_they_are_read(name: str, raw: bytes) -> None:
     with pytest.raises(WrongTypeError, match="written with another type"):

@@ -312,10 +312,13 @@ def _to_float(value: float) -> float | str:
 
 
 def _of_float(value: Any) -> float:
-    if isinstance(value, str):
-        return _FLOATS[value]
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+    try:
+        if isinstance(value, str):
+            return _FLOATS[value]
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+    except (KeyError, OverflowError):
+        raise ValueError from None
     raise TypeError
 
 
