@@ -14,6 +14,7 @@ import pytest
 from warc_files import DATE, HTML, Crawl, captures, only, packed, page, pages, rejections, revisits
 
 from webindex.crawl.warc import Capture, Rejected, Rejection, Revisit, read_captures
+from webindex.page.pages import parse
 
 # --- what a capture holds ------------------------------------------------------------------------
 
@@ -176,6 +177,18 @@ def test_what_is_written_for_programs_is_no_page(saved, url: str, kind: str, bod
 def test_a_content_type_that_is_there_twice_is_one(saved, http) -> None:
     data = Crawl().add("https://example.org/", page(1), http=http).data
     assert only(read_captures(saved(data))).content_type == "text/html"
+
+
+@pytest.mark.parametrize(
+    "kind", ["text/html charset=utf-8", "text/html\tcharset=utf-8", " text/html ; charset=utf-8"]
+)
+def test_a_content_type_without_its_semicolon_is_the_one_that_browsers_read(
+    saved, kind: str
+) -> None:
+    data = Crawl().add("https://example.org/", page(1), http=[("Content-Type", kind)]).data
+    found = only(read_captures(saved(data)))
+    assert found.content_type == "text/html"
+    assert parse(found.body, found.url, found.headers["content-type"]).title == "1"
 
 
 @pytest.mark.parametrize("compressed", [True, False])

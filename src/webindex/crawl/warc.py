@@ -525,8 +525,8 @@ def _header_text(value: bytes) -> str:
 
 def _content_type(headers: Mapping[str, str], record: WarcRecord) -> str | None:
     declared = headers.get("content-type") or record.headers.get("WARC-Identified-Payload-Type")
-    # A header that is repeated, or that was joined with itself, counts once.
-    return re.split("[;,]", declared or "", maxsplit=1)[0].strip().lower() or None
+    # As `webindex.page.markup.media_type`.
+    return re.split(r"[;,\s]", (declared or "").strip(), maxsplit=1)[0].lower() or None
 
 
 def _body(

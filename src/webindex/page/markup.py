@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
 
-__all__ = ["MAX_BODY", "MAX_DEPTH", "MAX_TAG", "decode", "decode_xml"]
+__all__ = ["MAX_BODY", "MAX_DEPTH", "MAX_TAG", "decode", "decode_xml", "media_type"]
 
 MAX_BODY: Final = 8 << 20
 """Bytes of a body that are parsed; the rest is ignored. A load takes less by default."""
@@ -62,6 +62,15 @@ _FLAT = frozenset(
     tbody td tfoot th thead tr
     """.split()  # noqa: SIM905
 )
+
+
+def media_type(content_type: str | None) -> str:
+    """Return the media type that a `Content-Type` header names, in lower case, or nothing.
+
+    A header that is repeated, or that was joined with itself, counts once. The type ends at a
+    space, as in browsers: some servers leave the semicolon out of "text/html charset=utf-8".
+    """
+    return re.split(r"[;,\s]", (content_type or "").strip(), maxsplit=1)[0].lower()
 
 
 def decode(body: bytes, content_type: str | None) -> str:

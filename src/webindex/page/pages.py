@@ -24,7 +24,7 @@ from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser, LexborNod
 from webindex.page import fingerprints
 from webindex.page.link_header import canonical_of
 from webindex.page.links import Link, extract_links, plain_links
-from webindex.page.markup import decode, decode_xml
+from webindex.page.markup import decode, decode_xml, media_type
 from webindex.page.outer_blocks import outer_blocks
 from webindex.page.text import collapse
 from webindex.page.urls import normalise, resolve
@@ -320,7 +320,7 @@ def _page(
 
 
 def _media_type(body: bytes, content_type: str | None) -> str:
-    named = re.split("[;,]", content_type or "", maxsplit=1)[0].strip().lower()
+    named = media_type(content_type)
     if named not in _UNKNOWN_TYPES:
         return named
     return "text/html" if detect_mime(body).startswith("text/") else "application/octet-stream"
