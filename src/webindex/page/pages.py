@@ -103,6 +103,8 @@ _WEIGHED: Final = 20
 
 # X-Robots-Tag directives that take a value; any other word before a colon is a robot's name.
 _VALUED = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})
+# The rest of a date behind a comma, as in "unavailable_after: Wed, 25 Jun 2031 15:00:00 GMT".
+_AFTER_WEEKDAY = re.compile(r"\s*[0-9]{1,2}[ -][A-Za-z]{3,9}[ -][0-9]{2,4} [0-9]{1,2}:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -545,7 +547,7 @@ def _header_directives(header: str) -> set[str]:
         for_all = True
         for part in line.split(","):
             name, colon, directive = part.partition(":")
-            if colon and name.strip().lower() not in _VALUED:
+            if colon and name.strip().lower() not in _VALUED and not _AFTER_WEEKDAY.match(part):
                 # A robot's name applies to the rest of the line.
                 for_all = name.strip() == "*"
                 part = directive
