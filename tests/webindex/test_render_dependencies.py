@@ -303,3 +303,29 @@ def test_a_page_that_begins_to_use_a_resource_while_it_changes_is_due(
     asking.commit()
     spreading.commit()
     assert made_due(repo) == rows(["plain", "red"])
+
+
+@pytest.mark.parametrize(
+    ("srcset", "expected"),
+    [
+        ("a.png 320w,b.png 640w,c.png 1024w", ["a", "b", "c"]),
+        ("a.png,b.png 2x", ["a.png,b"]),
+        ("a.png, b.png 2x", ["a", "b"]),
+        (" ,, a.png 1x , b.png", ["a", "b"]),
+        ("a.png calc(1,2) 1x,b.png", ["a", "b"]),
+        ("a.png (", ["a"]),
+        ("", []),
+    ],
+)
+def test_a_srcset_is_split_as_browsers_split_it(srcset: str, expected: list[str]) -> None:
+    capture = {"url": f"{SITE}page", "content_type": "text/html", "digest": "1"}
+    found = references_of_page(capture, f'<img srcset="{srcset}">'.encode())
+    assert [url.removeprefix(SITE).removesuffix(".png") for url in found] == expected
+
+
+@pytest.mark.parametrize(
+    "kind", ["text/html, text/html; charset=utf-8", "text/html charset=utf-8", None]
+)
+def test_a_page_is_followed_whose_content_type_is_not_as_it_should_be(kind: str | None) -> None:
+    capture = {"url": f"{SITE}page", "content_type": kind, "digest": "1"}
+    assert references_of_page(capture, b"<img src=a.png>") == [f"{SITE}a.png"]

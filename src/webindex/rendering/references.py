@@ -7,12 +7,13 @@ has been rendered, what was asked for is known (`renders.about`), and both count
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser
 
-from webindex.page.markup import decode, decode_xml
+from webindex.page.markup import decode, decode_xml, media_type
 from webindex.page.urls import resolve
 from webindex.rendering.css import decode_css, references_in
 
@@ -51,6 +52,9 @@ _ASKING: Final = ", ".join(
     ]
 )
 
+_CANDIDATE: Final = re.compile(r"[\s,]*+(\S++)")
+_DESCRIPTORS: Final = re.compile(r"(?:[^,(]|\([^)]*+\)?)*+")
+
 
 def references_of_page(capture: Mapping[str, Any], body: bytes) -> list[str]:
     """The normalised URLs that a page asks for, each once, in document order.
@@ -58,7 +62,7 @@ def references_of_page(capture: Mapping[str, Any], body: bytes) -> list[str]:
     `capture` is the value of `pages.capture`, and `body` its decompressed body.
     """
     url, content_type = str(capture["url"]), capture["content_type"] or "text/html"
-    kind = content_type.partition(";")[0].strip().lower()
+    kind = media_type(content_type)
     if kind not in _HTML:
         return []
     markup = (decode_xml if kind in _XML else decode)(body, content_type)
@@ -105,9 +109,10 @@ def _written(tree: LexborHTMLParser) -> Iterator[str]:
 
 
 def _candidates(srcset: str) -> Iterator[str]:
-    """The URLs of a `srcset`: words that follow its beginning or a comma."""
-    at_url = True
-    for word in srcset.split():
-        if at_url:
-            yield word.strip(",")
-        at_url = word.endswith(",")
+    """The URLs of a `srcset`, as the standard of HTML splits it."""
+    at = 0
+    while (url := _CANDIDATE.match(srcset, at)) is not None:
+        at = url.end()
+        if not url[1].endswith(",") and (what := _DESCRIPTORS.match(srcset, at)) is not None:
+            at = what.end()
+        yield url[1].rstrip(",")
