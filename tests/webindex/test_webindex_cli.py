@@ -480,3 +480,13 @@ def test_an_index_whose_clusters_follow_older_rules_is_refused(tmp_path: Path) -
     for create in (False, True):
         with pytest.raises(percola.NotARepositoryError, match="older version of Percola"):
             open_repository(address, create=create)
+
+
+def test_a_load_prints_nothing_of_a_record_that_turns_the_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said = "crawl.warc at byte 0: not a page: it is a/\x1b]0;mine\x07\u202eb"
+    report = LoadReport(1, 1, 0, rejected=Counter({"not a page": 1}), messages=[said])
+    monkeypatch.setattr("webindex.load.job.load", lambda *args, **options: report)
+    out = call("load", "--repo", "repo", "crawl.warc").out
+    assert "not a page: it is a/" in out and not set("\x1b\x07\u202e") & set(out)

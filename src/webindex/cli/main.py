@@ -188,7 +188,8 @@ def load(
         return
     console.print(grid(report.rows()))
     for message in report.messages:
-        console.print(Text("  " + message, style="dim"))
+        # It quotes the record: some characters would control the terminal.
+        console.print(Text(f"  {harmless(message)}", style="dim"))
     if report.not_described:
         rest = count(report.not_described, "rejected record")
         console.print(f"  {rest} more, not described here.", style="dim")
