@@ -225,9 +225,10 @@ def compute(captures: Iterable[Capture], ranks: Mapping[str, float] | None = Non
 
 
 def newness(seen: Mapping[str, Any]) -> tuple[str, ...]:
-    """The later capture counts; of two at one moment, whichever: but always the same."""
+    """The later capture counts; of two at one moment a page, or else always the same one."""
     rest = ("digest", "status", "content_type", "robots", "location", "link", "language", "refresh")
-    return seen["date"], *(str(seen[name]) for name in rest)
+    page = "page" if 200 <= seen["status"] < 300 else ""
+    return seen["date"], page, *(str(seen[name]) for name in rest)
 
 
 def described(one: Capture, url: str) -> dict[str, Any]:

@@ -118,6 +118,20 @@ def test_of_a_long_page_that_is_loaded_with_several_limits_the_most_is_kept(
         assert there(repo)["capture"]["cut"] is None
 
 
+@pytest.mark.parametrize("status", [302, 404, 999])
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_two_answers_in_one_second_the_page_counts(
+    repo: Repository, status: int, order: int
+) -> None:
+    """As of a server that sets a cookie and sends the browser to the same URL again."""
+    for day in range(8):
+        # Their digests are in any order.
+        found = captured(day, f"{day}words")
+        first = captured(day, "", status=status, headers={"location": URL}, body=b"")
+        load(repo, *[first, found][::order])
+        assert body(repo) == f"{day}words"
+
+
 # --- captures that say nothing ----------------------------------------------------------------
 
 

@@ -121,14 +121,16 @@ def date_text(date: datetime) -> str:
 
 def age(capture: Described) -> tuple[str, ...]:
     """Sort key of a page's captures: the largest key counts. Equal captures are the same."""
-    # All fields that observers read: a server may answer twice in a second, both without a body.
+    # A server may answer twice in a second: with a cookie and a redirect to the same URL, then with
+    # the page, which counts. All fields that observers read: both answers may be without a body.
     # Captures that earlier versions stored lack some of the fields. Of two that differ in nothing
     # else, one with a payload digest counts: revisits find it by that. A record that is loaded
     # again with a larger limit for pages has more of its body, or all of it.
     cut = capture.get("cut")
     most = "whole" if cut is None else f"{cut:020}"
     payload = str(payload_id(capture.get("payload")))
-    return capture["date"], most, *(str(capture.get(name)) for name in _COMPARED), payload
+    page = str(200 <= capture["status"] < 300)  # "False" is less.
+    return capture["date"], page, most, *(str(capture.get(name)) for name in _COMPARED), payload
 
 
 def payload_id(digest: str | None) -> str | None:
