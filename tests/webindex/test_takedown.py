@@ -708,3 +708,18 @@ def test_remove_waits_until_running_workers_have_changed_search(empty: Chain) ->
         thread.join()
     assert (removed.documents, removed.pending) == (1, 0)
     assert not empty.found("zebra")
+
+
+@pytest.mark.parametrize("worked", ["nothing", "all but the export"])
+def test_a_repeated_removal_still_says_what_search_shows(empty: Chain, worked: str) -> None:
+    empty.process([secret(), other(), moved(page(f"https://{HOST}/old", ""), ELSEWHERE)])
+    assert take_down(empty, scope_of("host", HOST)).pending == 2
+    if worked != "nothing":
+        observers = [one for one in build_observers(empty.index) if one.name != "export"]
+        Worker(empty.repo, observers, threads=1, warn_unobserved=False).run_until_idle()
+    assert URL in empty.found("zebra")
+    again = take_down(empty, scope_of("host", HOST))
+    assert (again.pages, again.documents, again.pending) == (0, 0, 2)
+    assert "2 still to change" in run(empty, "remove", "--host", HOST).out
+    empty.work()
+    assert take_down(empty, scope_of("host", HOST)).pending == 0

@@ -126,6 +126,8 @@ def remove(
     removed.documents = len(clusters)
     if not dry_run:
         _retry_dead_letters(repo, cover)
+        # Of pages that an earlier removal has erased, search may still show some.
+        clusters.update(_changing(repo))
         removed.pending = _await_export(index, clusters, cover, wait)
     return removed
 
@@ -252,6 +254,17 @@ def _retry_dead_letters(repo: Repository, cover: _Cover) -> None:
             url = url_of_row(row)
             if url is not None and cover.scope_of(url) is not None:
                 inspection.retry_failures(repo, table=table, row=row)
+
+
+def _changing(repo: Repository) -> Iterator[str]:
+    """The clusters whose documents wait to be assembled or exported."""
+    # In the order of the chain: one that goes on meanwhile is met later.
+    for table in (tables.clusters, tables.summaries):
+        for one in inspection.notifications(repo, table=table):
+            yield one.cell.row.decode().partition("/")[0]
+    with repo.snapshot() as now:
+        for row in now.scan(tables.outbox, columns=[tables.exports.entry]):
+            yield row.key.split("/")[1]
 
 
 def _await_export(
