@@ -160,3 +160,13 @@ def test_a_page_that_asks_for_it_is_shown_without_image_and_snippet(
     for words in (["golden"], ["--json", "golden"]):
         found = call("search", "--repo", painted.repo.address, *words).out
         assert "Golden fields" in found and "hedgehog" not in found
+
+
+@pytest.mark.parametrize("then", [None, "->/elsewhere"], ids=["gone", "moved"])
+def test_the_image_of_a_page_that_is_gone_is_not_shown_while_nobody_renders(
+    painted: Served, tmp_path: Path, then: str | None
+) -> None:
+    load_site(painted.repo, tmp_path, {"fields": then}, day=2)
+    Worker(painted.repo, build_observers(painted.index, resources=True)).run_until_idle()
+    assert painted.story(PAGE).css(".picture") == []
+    painted.page("/image", status=404, url=PAGE)

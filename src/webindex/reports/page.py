@@ -186,7 +186,8 @@ def tell(repo: Repository, index: ServingIndex, url: str) -> Story:
                 story.left_out = [end.strip() for end in ends if end]
         story.rank = _rank(now, page.get(tables.rank))
         story.pointing = points_here(now, row)
-        if not asks(known, "noarchive"):
+        # Of a page that is gone, or redirects, it is not known what it asked for.
+        if known is not None and not asks(known, "noarchive"):
             story.picture = picture_of(now, row)
         if capture is None:
             story.frontier = links_in_frontier(now, url)

@@ -169,9 +169,10 @@ class Site:
         row = page_row(normalise(request.query_params.get("url", "")))
         with self.repo.snapshot() as now:
             about, png = now.get_many(((rendering.about, row), (column, row)))
-            if story.asks(now.get(tables.fingerprint, row), "noarchive"):
+            known = now.get(tables.fingerprint, row)
+            if story.asks(known, "noarchive"):
                 return missing("This page asks that no copy is shown (noarchive).")
-        if about is None or png is None:
+        if known is None or about is None or png is None:
             return missing("This page has no image: 'webindex work --render' makes it.")
         # The same inputs give the same bytes, so a browser that has them need not load them again.
         headers = {"ETag": f'"{about["inputs"]}{made}"', "Cache-Control": "private, no-cache"}
