@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -106,6 +107,26 @@ def test_a_conflict_is_an_error_and_the_current_span_is_linked(
     context = request.get_span_context()
     assert causes_of(first) == causes_of(conflict) == {(context.trace_id, context.span_id)}
     assert outer.name == "request" and ids(outer)[0] != ids(first)[0]
+
+
+def test_a_process_may_open_repositories_as_often_as_it_likes(
+    memory: InMemorySpanExporter,
+) -> None:
+    """Each opening wrapped the ids of the provider's one tracer again: a RecursionError, later."""
+    first = percola.open("memory:", [docs])
+    for _ in range(sys.getrecursionlimit()):
+        percola.open("memory:", [docs]).close()
+    with first.transaction() as t:
+        t.set(title, "a", "A")
+    late = first.transaction()
+    late.set(title, "a", "late")
+    first.run(lambda t: t.set(title, "a", "first"))
+    with pytest.raises(ConflictError):
+        late.commit()
+    written, _, conflict = memory.get_finished_spans()
+    assert first.context.spans is not None and t.commit_ts is not None
+    assert ids(written) == first.context.spans.ids(t.commit_ts)
+    assert conflict.status.description == "ConflictError"
 
 
 def test_without_being_turned_on_it_loads_and_makes_nothing(

@@ -66,8 +66,11 @@ class Spans:
         self._key = repository.encode()
         self._tracer = provider.get_tracer("percola")
         self._ids: _Ids | None = None
-        if hasattr(self._tracer, "id_generator"):
-            self._ids = self._tracer.id_generator = _Ids(self._tracer.id_generator)
+        others = getattr(self._tracer, "id_generator", None)
+        if others is not None:
+            # A provider has one tracer for all repositories of the process: one is enough.
+            self._ids = others if isinstance(others, _Ids) else _Ids(others)
+            self._tracer.id_generator = self._ids
 
     def ids(self, commit_ts: int) -> tuple[int, int]:
         """The trace id and the span id of the transaction with this commit_ts."""
