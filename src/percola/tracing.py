@@ -108,7 +108,7 @@ def _find_provider() -> tuple[Any, bool]:
     known = trace.get_tracer_provider()
     if isinstance(known, TracerProvider):
         return known, False
-    from opentelemetry.sdk.resources import Resource
+    from opentelemetry.sdk.resources import SERVICE_NAME, Resource
     from opentelemetry.sdk.trace.export import (
         BatchSpanProcessor,
         ConsoleSpanExporter,
@@ -122,7 +122,9 @@ def _find_provider() -> tuple[Any, bool]:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
         exporter = OTLPSpanExporter()
-    service = os.environ.get("OTEL_SERVICE_NAME", "percola")
-    made = TracerProvider(resource=Resource.create({"service.name": service}))
+    resource = Resource.create()  # As the SDK's variables say.
+    if str(resource.attributes[SERVICE_NAME]).startswith("unknown_service"):
+        resource = resource.merge(Resource({SERVICE_NAME: "percola"}))
+    made = TracerProvider(resource=resource)
     made.add_span_processor(BatchSpanProcessor(exporter))
     return made, True

@@ -150,6 +150,34 @@ def test_spans_on_the_console_leave_standard_output_to_the_command(tmp_path: Pat
     assert '"percola.commit_ts": 1' in answer.err
 
 
+@pytest.mark.parametrize(
+    ("variables", "name"),
+    [
+        ({}, "percola"),
+        ({"OTEL_RESOURCE_ATTRIBUTES": "service.name=shop,team=x"}, "shop"),
+        (
+            {"OTEL_RESOURCE_ATTRIBUTES": "service.name=shop", "OTEL_SERVICE_NAME": "tills"},
+            "tills",
+        ),
+    ],
+)
+def test_spans_are_of_the_service_that_the_variables_name(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], name: str
+) -> None:
+    tracing.disable()
+    monkeypatch.setattr(tracing, "_tried", False)
+    for one in ("OTEL_RESOURCE_ATTRIBUTES", "OTEL_SERVICE_NAME"):
+        monkeypatch.delenv(one, raising=False)
+    for one, value in {"OTEL_TRACES_EXPORTER": "console", **variables}.items():
+        monkeypatch.setenv(one, value)
+    try:
+        assert percola.open("memory:", [docs]).context.spans is not None
+        assert tracing._provider.resource.attributes["service.name"] == name
+    finally:
+        tracing._provider.shutdown()
+        tracing.disable()
+
+
 def test_a_setting_that_the_sdk_refuses_stops_no_program(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
