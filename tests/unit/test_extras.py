@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+from needs import lack, need
 from packaging.requirements import Requirement
 
 import webindex
@@ -97,13 +98,13 @@ def bare(install: Install) -> Path:
     return install()
 
 
-def run(programs: Path, name: str, *arguments: str) -> tuple[int, str, str]:
+def run(programs: Path, name: str, *arguments: str, **more: str) -> tuple[int, str, str]:
     """Exit status, standard output and standard error of an installed program."""
     hidden = ("PYTHONPATH", "PERCOLA_REPO", "PERCOLA_ORACLE_TOKEN_FILE")
     done = subprocess.run(
         [programs / name, *arguments],
         cwd=programs,
-        env={name: value for name, value in os.environ.items() if name not in hidden},
+        env={name: value for name, value in os.environ.items() if name not in hidden} | more,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -214,3 +215,48 @@ def test_an_extra_brings_all_that_its_modules_import(install: Install, extra: st
     assert (status, said) == (0, "")
     if extra == "webindex":
         assert run(programs, "webindex", "--help")[0] == 0
+
+
+BY_A_PROXY: Final = """
+import asyncio
+from percola.serve import make_server
+
+async def app(scope, receive, send):
+    print(scope["scheme"])
+
+server = make_server(app, proxies=["10.0.0.0/8"])
+server.config.load()
+headers = [(b"x-forwarded-proto", b"https")]
+scope = {"type": "http", "scheme": "http", "client": ("10.1.2.3", 1), "headers": headers}
+asyncio.run(server.config.loaded_app(scope, None, None))
+"""
+"""Prints the scheme of a request that a proxy in a network of them has passed on."""
+
+
+def test_the_command_line_runs_with_the_oldest_packages_that_it_allows(
+    wheel: Path, tmp_path: Path
+) -> None:
+    """As where another program needs an older click, with which every command was a TypeError."""
+    need("index")
+    venv.create(tmp_path / "old", with_pip=False)
+    programs = tmp_path / "old" / "bin"
+    uv = [Path(sys.executable).with_name("uv"), "pip", "install", "--quiet"]
+    uv += ["--resolution", "lowest-direct", "--python", programs / "python"]
+    extras = PROJECT["optional-dependencies"]
+    wanted = [*PROJECT["dependencies"], *extras["otel"], *extras["serve"]]
+    done = subprocess.run([*uv, *wanted], capture_output=True, text=True, timeout=SECONDS)
+    if done.returncode:
+        lack("index", f"The oldest packages cannot be installed: {done.stderr.strip()[-200:]}")
+    subprocess.run([*uv, "--offline", "--no-deps", wheel], check=True, timeout=SECONDS)
+    repo = ("--repo", str(tmp_path / "repo"))
+    made = run(programs, "percola", *repo, "init", "--column", "docs.title:str")
+    assert made[0] == 0, made
+    console = {"OTEL_TRACES_EXPORTER": "console"}
+    written = run(programs, "percola", *repo, "set", "row", "title", "x", **console)
+    assert written[0] == 0 and '"percola.commit_ts": 1' in written[2], written
+    assert run(programs, "percola", *repo, "get", "row", "title", "--at", "1")[:2] == (0, "x\n")
+    for command in ("status", "scan", "check", "observers", "failed"):
+        assert run(programs, "percola", *repo, command)[0] == 0
+    for command in ("dev-cluster", "oracle", "pack-env", "relay", "serve", "worker"):
+        assert run(programs, "percola", command, "--help")[0] == 0
+    assert run(programs, "python", "-c", BY_A_PROXY) == (0, "https\n", "")

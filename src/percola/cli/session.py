@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import import_module
-from typing import Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 import click
 
@@ -240,7 +240,13 @@ table_option = click.option(
 )
 
 
-class _At(click.ParamType[Any]):
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[Any]
+else:
+    _ParamType = click.ParamType  # Releases of click before 8.4 refuse the types.
+
+
+class _At(_ParamType):
     """A timestamp, or a time in ISO 8601."""
 
     name = "at"
