@@ -506,6 +506,8 @@ def test_a_worker_serves_its_metrics(
         ("app", ("MODULE:NAME",)),
         ("app.py:OBSERVERS", ("name the module", "app:OBSERVERS")),
         ("nowhere:x", ("no module 'nowhere'",)),
+        ("folder:x", ("no module 'folder', only a folder", "folder.py")),
+        ("time:x", ("'time' (of Python) has no 'x'",)),
         ("app.inner:x", ("no module 'app.inner'",)),
         ("app:nothing", ("app.py", "has no 'nothing'", "OBSERVERS")),
         ("raises:x", ("ValueError: invalid literal", "raises.py, line 3")),
@@ -514,7 +516,7 @@ def test_a_worker_serves_its_metrics(
         ("lacks:x", ("ModuleNotFoundError", "not_installed_anywhere", "lacks.py, line 1")),
         ("unobserved:x", ("ObserverError", "observed=True", "unobserved.py, line 3")),
         ("app:NUMBER", ("7 (int)", "a list of observers")),
-        ("app:MIXED", ("'look' is not an observer",)),
+        ("app:MIXED", ("'look' (str), which is not an observer",)),
         ("app:TWICE", ("Two observers are named 'measure'",)),
         ("app:broken", ("app:broken raised RuntimeError: no settings", "app.py, line")),
         ("app:leaves", ("app:leaves raised SystemExit: 0", "app.py, line")),
@@ -525,11 +527,16 @@ def test_a_target_that_is_no_list_of_observers_is_one_sentence(
     folder: Path, app: Path, target: str, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(app)
+    (app / "folder").mkdir()
     monkeypatch.setattr(sys, "path", [*sys.path])
+    known = {*sys.modules}
     try:
-        assert is_error(call("--repo", folder, "worker", target), *words)
+        for command in ("worker", "serve", "rerun"):
+            if target != "app:TWICE" or command == "worker":
+                assert is_error(call("--repo", folder, command, target), *words)
     finally:
-        sys.modules.pop(target.partition(":")[0], None)
+        for name in {target.partition(":")[0]} - known:
+            sys.modules.pop(name, None)
 
 
 def test_a_module_that_opens_a_repository_on_import_is_refused(folder: Path, app: Path) -> None:

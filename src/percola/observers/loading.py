@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from percola import repository
-from percola.errors import UsageError
+from percola.errors import ObserverError, UsageError
 from percola.observers.observer import Observer
 from percola.repository import Repository
 from percola.schema import Schema, Table
@@ -46,8 +46,7 @@ def opened(
         observers = load_observers(target, repo)
         tables = {one.name: one for one in (load_schema(schema) if schema else ())}
         for one in observers:
-            if isinstance(one, Observer):
-                tables.setdefault(one.table.name, one.table)
+            tables.setdefault(one.table.name, one.table)
         with repository.open(
             address, list(tables.values()), create=False, durability=durability
         ) as whole:
@@ -83,7 +82,14 @@ def load_observers(target: str, repo: Repository) -> list[Observer[Any]]:
             f"{target} gives {_a(found)}; it should be an observer, a list of observers, or a "
             "function that returns them."
         )
-    return list(observers)
+    observers = list(observers)
+    for one in observers:
+        if not isinstance(one, Observer):
+            raise ObserverError(
+                f"{target} holds {_a(one)}, which is not an observer: decorate the function with "
+                "@observer(column)."
+            )
+    return observers
 
 
 def needs_call(found: object) -> bool:
@@ -125,10 +131,17 @@ def load(target: str) -> Any:
     try:
         return functools.reduce(getattr, name.split("."), module)
     except AttributeError:
+        file = getattr(module, "__file__", None)
+        if file is None and hasattr(module, "__path__"):
+            raise UsageError(
+                f"There is no module {module_name!r}, only a folder of that name "
+                f"({next(iter(module.__path__))}): go to the folder that has "
+                f"{module_name.replace('.', '/')}.py, or install it."
+            ) from None
         public = [one for one in vars(module) if not one.startswith("_")]
         defined = [one for one in public if not isinstance(getattr(module, one), ModuleType)]
         raise UsageError(
-            f"The module {module_name!r} ({module.__file__}) has no {name!r}. It has: "
+            f"The module {module_name!r} ({file or 'of Python'}) has no {name!r}. It has: "
             f"{', '.join(defined[-12:]) or 'nothing'}."
         ) from None
 
