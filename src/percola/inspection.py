@@ -37,6 +37,7 @@ from percola.cells import (
     encode_retry,
     failed_column,
 )
+from percola.catalog import stored_schema
 from percola.connect.local import FORMAT
 from percola.errors import PercolaError, UsageError
 from percola.paused import PausedObserver
@@ -456,7 +457,9 @@ def _entries(
     repo: Repository, kind: Kind, table: Table[Any] | None = None, row: bytes | None = None
 ) -> Iterator[tuple[Cell, int, bytes]]:
     """All entries of a kind: of the repository, a table or a row."""
-    names = sorted(one.name for one in repo.schema) if table is None else [table.name]
+    # Those of all tables that there are now: others may have made some since it was opened.
+    schema = stored_schema(repo.context.store) if table is None else [table]
+    names = sorted(one.name for one in schema)
     end = b"" if row is None else row + b"\0"
     for name in names:
         yield from walk_kind(repo.context.store, kind, name, row or b"", end)

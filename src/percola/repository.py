@@ -33,6 +33,7 @@ from percola.catalog import (
     has_schema,
     keep_feeds,
     reconcile,
+    stored_schema,
 )
 from percola.cells import Cell, Kind, Op, decode_write
 from percola.clock import Clock
@@ -254,12 +255,16 @@ class Repository:
     def pending(self) -> dict[str, int]:
         """The number of dirty cells, by `table.column`; reads only the notify entries."""
         counts: Counter[str] = Counter()
-        for table in self.schema:
+        for table in self._tables_now():
             # A cell's entries are adjacent; it is counted once.
             entries = walk_kind(self.context.store, Kind.NOTIFY, table.name)
             for cell, _ in itertools.groupby(entries, key=lambda entry: entry[0]):
                 counts[f"{cell.table}.{cell.column.decode()}"] += 1
         return dict(counts)
+
+    def _tables_now(self) -> Schema:
+        """All tables, also those that others have made since it was opened."""
+        return stored_schema(self.context.store)
 
     def is_idle(self) -> bool:
         """Whether no cell is dirty, at one moment; cheap however many are."""
@@ -267,7 +272,8 @@ class Repository:
         return self.context.oracle.at_one_moment(
             lambda: (
                 not any(
-                    store.scan_kind(Kind.NOTIFY, table.name, limit=1)[0] for table in self.schema
+                    store.scan_kind(Kind.NOTIFY, table.name, limit=1)[0]
+                    for table in self._tables_now()
                 )
             )
         )
@@ -392,7 +398,7 @@ class Repository:
         store = self.context.store
         return sum(
             1
-            for table in self.schema
+            for table in self._tables_now()
             for _ in itertools.groupby(
                 walk_kind(store, Kind.FAILED, table.name), key=lambda entry: entry[0]
             )

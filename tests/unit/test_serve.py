@@ -459,6 +459,28 @@ def test_all_dead_letters_of_an_observer_are_retried_in_the_background(
     assert dead(mine.repo) == set() and sum(mine.repo.pending().values()) == 60
 
 
+def test_dead_letters_of_a_table_that_is_newer_than_the_server_are_retried(
+    mine: Served, wait_until: WaitUntil
+) -> None:
+    """They were listed, with a button that found none."""
+    later = Table("later")
+    text = later.column("text", str, observed=True)
+
+    @observer(text)
+    def refuse(t: Transaction, row: str) -> None:
+        raise ValueError(row)
+
+    with percola.open(mine.repo.address, [later]) as other:
+        put(other, text, "a", "b")
+        Worker(other, [refuse], **QUICK).run_until_idle()
+    assert "Retry all 2 of refuse" in mine.part("letters")
+    assert mine.repo.dead_lettered() == 2 and mine.repo.is_idle()
+    assert mine.act(retry_all="refuse").status_code == 303
+    done = "2 changes made dirty again: workers will look"
+    wait_until(lambda: done in mine.part("observers"), what="the retry")
+    assert mine.repo.pending() == {"later.text": 2} and not mine.repo.is_idle()
+
+
 def test_an_observer_is_paused_with_a_reason_and_resumed(
     mine: Served, wait_until: WaitUntil
 ) -> None:
