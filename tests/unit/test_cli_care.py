@@ -255,6 +255,7 @@ def test_a_backup_is_restored_to_the_folder_that_its_address_names_or_not_at_all
     before = sorted(tmp_path.iterdir())
     for address, words in (
         ("hbse://zk1/shop", "names no store that this version has"),
+        ("HBASE://zk1/shop", "names no store that this version has"),
         ("~no-such-user/repo", "a home folder that this machine does not know"),
     ):
         assert is_error(call("--repo", address, "restore", "backup"), words), address

@@ -54,9 +54,9 @@ def folder_of(address: str) -> Path:
             f"{address!r} names no folder: name the one that has the repository, or will."
         )
     match = re.fullmatch(r"([a-z][a-z0-9+.-]+):(?://)?(.*)", address, re.DOTALL)
-    if match is None:
+    if match is None and "://" not in address:
         return expanded(address)
-    if match[1] != "lmdb" or not match[2]:
+    if match is None or match[1] != "lmdb" or not match[2]:
         raise NotARepositoryError(
             f"{address!r} names no store that this version has: use a folder, lmdb:FOLDER, "
             "memory:, hbase://… or bigtable://…."
