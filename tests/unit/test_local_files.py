@@ -208,6 +208,29 @@ def test_a_writer_that_waits_for_another_process_logs_which_one_and_since_when(
         writing.result(20)
 
 
+def test_a_writer_waits_also_where_no_thread_can_be_started_that_would_log_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path / "repo")
+    start = threading.Thread.start
+
+    def fail(thread: threading.Thread) -> None:
+        if thread.name != "percola-lock-wait":
+            return start(thread)
+        holder.tell()
+        raise RuntimeError("can't start new thread")
+
+    with (
+        percola.open(tmp_path / "repo", schema=[docs]) as repo,
+        Child(hold_turn, tmp_path / "repo" / "store" / "turn.lock") as holder,
+        monkeypatch.context() as patch,
+    ):
+        holder.hear()
+        patch.setattr(threading.Thread, "start", fail)
+        repo.run(lambda t: t.set(body, "b", b"v"))
+        assert repo.snapshot().get(body, "b") == b"v"
+
+
 def hold_announcing(pipe: Connection, path: Path) -> None:
     fd = os.open(path, os.O_RDWR)
     fcntl.lockf(fd, fcntl.LOCK_EX, 1, 1 << 62)

@@ -103,7 +103,11 @@ class Wait:
         self._since = time.monotonic()
         if not self._is_watched:
             self._is_watched = True
-            threading.Thread(target=self._watch, name="percola-lock-wait", daemon=True).start()
+            thread = threading.Thread(target=self._watch, name="percola-lock-wait", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # No more threads, or the interpreter is ending: without a log.
+                self._is_watched = False
         try:
             yield
         finally:
