@@ -36,6 +36,7 @@ from percola.inspection import processes
 from percola.observers.worker import Worker
 from percola.store.base import Put, RowMutation
 from percola.store.capabilities import scan_cells, scan_columns
+from percola.store.lmdb.environment import Environment
 from percola.store.lmdb.store import LmdbStore
 
 MEGABYTE = 1 << 20
@@ -129,6 +130,27 @@ def test_a_limit_on_the_size_of_files_is_a_full_disk(tmp_path: Path) -> None:
         child.hear()
         child.tell()
         child.hear()
+
+
+@pytest.mark.parametrize("name", engines.ENGINES)
+def test_a_store_that_was_begun_with_room_for_a_part_of_its_first_pages_is_begun_again(
+    tmp_path: Path, name: str
+) -> None:
+    folder = tmp_path / "store"
+    with engines.using(name):
+        Environment(folder, [b"one"]).close()
+        (folder / "data.mdb").unlink()  # The other files are there.
+
+        def open_with_little_room() -> None:
+            most = resource.getrlimit(resource.RLIMIT_FSIZE)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (resource.getpagesize(), most[1]))
+            for _ in range(2):
+                with pytest.raises(StoreFullError, match="Make room and try again"):
+                    Environment(folder, [b"one"])
+            resource.setrlimit(resource.RLIMIT_FSIZE, most)
+            Environment(folder, [b"one"]).close()
+
+        assert in_child(open_with_little_room) == "None"
 
 
 def overwritten(data: bytes) -> bytes:

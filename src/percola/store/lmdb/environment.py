@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import mmap
 import os
 import threading
 import time
@@ -219,6 +220,10 @@ class Environment:
                     raise
                 size //= 2
                 continue
+            except lmdb.DiskError:
+                if not used:
+                    self._undo_beginning()
+                raise
             turn = None
             try:
                 turn = TurnLock(self.folder / "turn.lock")
@@ -281,6 +286,16 @@ class Environment:
             allocate(fd, os.fstat(fd).st_size or _LOCK_BYTES)
         finally:
             os.close(fd)
+
+    def _undo_beginning(self) -> None:
+        """Empty a new file for whose first two pages there was no room.
+
+        With a part of them it would be taken for a damaged one, also once there is room.
+        """
+        path = self.folder / "data.mdb"
+        with contextlib.suppress(OSError):
+            if path.stat().st_size < 2 * mmap.PAGESIZE:
+                os.truncate(path, 0)
 
     # --- Reading ------------------------------------------------------------------------
 
