@@ -115,6 +115,20 @@ ALL = {**OWN, **ORDERED, **NESTED, "float32": (FLOAT32, floats32)}
 EPOCH = Naive(1970, 1, 1)
 NOON = Naive(2010, 10, 4, 12)
 
+
+class Autumn(datetime.tzinfo):
+    """A zone in which an hour comes twice."""
+
+    def utcoffset(self, when: Naive | None) -> timedelta:
+        return timedelta(hours=1 if when is not None and when.fold else 2)
+
+    def dst(self, when: Naive | None) -> timedelta:
+        return timedelta(0)
+
+
+TWICE = Naive(2010, 10, 31, 2, 30, tzinfo=Autumn())
+"""Python takes it to be unequal to the same instant in another zone."""
+
 # What each type refuses, and what the sentence says about it.
 MISFITS: list[tuple[Codec[Any], Any, str]] = [
     (INT16, 2**15, "int16, but was given int 32768: it is not between -32768 and 32767."),
@@ -149,6 +163,7 @@ MISFITS: list[tuple[Codec[Any], Any, str]] = [
     (map_of(str, DATE), {1: None}, "[1]: int 1 is not str."),
     (map_of(str, DATE), {None: None}, "None is one of its keys."),
     (map_of(FLOAT32, str), {0.1: "a", 0.1 + 1e-12: "b"}, "two of its keys are the same float32."),
+    (map_of(TIMESTAMP, str), {TWICE: "a", TWICE.astimezone(UTC): "b"}, "are the same timestamp."),
     (map_of(float, str), {2**53: "a", 2**53 + 1: "b"}, "[9007199254740993]: it would be rounded."),
     (array_of(float), [1, 2**53 + 1], "[1]: it would be rounded."),
     (map_of(str, decimal_of(3)), {"a": Decimal("0.5")}, "['a']: it has more than 0 digits after"),
