@@ -149,6 +149,18 @@ def test_a_backup_imports_no_module_of_the_current_folder(
     restore(tmp_path / "backup", tmp_path / "restored")
 
 
+def test_a_program_that_has_changed_its_folder_backs_up_what_it_opened(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    with percola.open(folder.name, TABLES) as repo:
+        monkeypatch.chdir("/")
+        backup(repo, tmp_path / "backup")
+    restore(tmp_path / "backup", tmp_path / "restored")
+    with percola.open(tmp_path / "restored", TABLES) as restored:
+        assert total(restored) == ACCOUNTS * EACH
+
+
 def test_progress_goes_up_to_the_end(folder: Path, tmp_path: Path) -> None:
     enlarge(folder, 3_000_000)
     steps: list[tuple[int, int]] = []

@@ -57,6 +57,7 @@ from percola.ranges import HERE, Runner
 from percola.repository import Repository
 from percola.store.lmdb.copy import CHUNK_BYTES, SnapshotCopy
 from percola.store.lmdb.environment import DURABILITIES
+from percola.store.lmdb.store import LmdbStore
 
 _MAGIC: Final = b"percola backup 1\n"
 _HEADER_BYTES: Final = 64 * 1024
@@ -156,7 +157,9 @@ def backup(
         StoreFullError: the disk is full; the partial backup is removed.
         StoreError: the store cannot be read, or the file cannot be written.
     """
-    folder = Path(repo.address)
+    # The address may be relative to another folder than the current one by now.
+    store = repo.context.store
+    folder = store.folder.parent if isinstance(store, LmdbStore) else Path(repo.address)
     try:
         durability = json.loads((folder / _DESCRIPTION).read_text())["durability"]
     except (OSError, ValueError, KeyError) as error:

@@ -126,6 +126,11 @@ class LmdbStore(OneStepStore):
             self._environment.close()
             raise
 
+    @property
+    def folder(self) -> Path:
+        """The folder of its files."""
+        return self._environment.folder
+
     def create_tables(self, names: Iterable[str]) -> None:
         self._keys.create_tables(names)
 
