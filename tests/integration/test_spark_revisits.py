@@ -115,3 +115,26 @@ def test_a_long_page_is_cut_where_the_command_says_and_verify_knows(
     told = CliRunner().invoke(cli, ["explain", "--repo", str(tmp_path / "repo"), long.url])
     assert told.exit_code == 0, told.output
     assert "Only its first 5,000 bytes were taken" in " ".join(told.output.split())
+
+
+def test_verify_knows_where_each_load_has_cut_its_pages(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A user has more of the long pages of one crawl, and loads the next one as usual."""
+    repo = tmp_path / "repo"
+    long, longer, other = (
+        Fetched(path, day, html(path, words(seed, 3000)))
+        for path, day, seed in (("/long", 1, 5), ("/longer", 2, 6), ("/other", 3, 7))
+    )
+    for one, limit in ((long, 5000), (longer, 1 << 20), (other, 6000)):
+        crawl = written(tmp_path / f"{one.path[1:]}.warc.gz", [one])
+        pipeline.load(repo, [crawl], spark=spark, max_page_bytes=limit, quiet=True)
+    with open_repository(str(repo)) as opened:
+        work(opened)
+        found = [
+            opened.snapshot().get(tables.capture, page_row(one.url))
+            for one in (long, longer, other)
+        ]
+        assert [one and one["cut"] for one in found] == [5000, None, 6000]
+    verdict = verify(repo, spark=spark, quiet=True)
+    assert verdict.sentences() == [] and verdict.holds

@@ -10,12 +10,14 @@ them.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from pyspark import SparkContext, StorageLevel
 from pyspark.core.rdd import RDD
 
+from webindex.crawl.http_body import cut_at_character
 from webindex.crawl.warc import (
     MAX_BODY,
     Capture,
@@ -39,6 +41,11 @@ from webindex.pdf.process import NoReaderError
 _PART_BYTES: Final = 8 << 20
 
 NO_RULES: Final = Rules()
+
+Cuts = Mapping[tuple[str, str], int]
+"""The bytes after which a capture was cut off, by its URL and date."""
+
+NO_CUTS: Final[Cuts] = {}
 
 
 class Said(NamedTuple):
@@ -97,14 +104,16 @@ def newest(
     *,
     bodies: bool = False,
     max_body: int = MAX_BODY,
+    cuts: Cuts = NO_CUTS,
     revisited: RDD[tuple[str, dict[str, Any]]] | None = None,
     rules: Rules = NO_RULES,
     copies: RDD[tuple[str, dict[str, Any]]] | None = None,
 ) -> RDD[tuple[str, Newest]]:
     """The final state of each page, by row.
 
-    Records that `rules` refuse are left out. `copies` are values of `pages.capture` that were made
-    from originals which were removed since, by row: their pages keep them.
+    Bodies are cut off after `max_body` bytes, and those in `cuts` as it says. Records that `rules`
+    refuse are left out. `copies` are values of `pages.capture` that were made from originals which
+    were removed since, by row: their pages keep them.
 
     Bodies are compressed as in the repository, and empty without `bodies`. With `revisited`, by
     row, those reports are used instead of the revisits in the files, which may not be all of them.
@@ -112,7 +121,7 @@ def newest(
     """
     tasks = plan_parts(files, _PART_BYTES)
     said: RDD[tuple[str, Said]] = context.parallelize(tasks, len(tasks)).mapPartitions(
-        partial(_read, bodies, max_body, rules)
+        partial(_read, bodies, max_body, rules, cuts=cuts)
     )
     if revisited is None:
         known: RDD[tuple[str, Known]] = said.groupByKey(parts).mapValues(_known)
@@ -137,7 +146,7 @@ def newest(
 
 
 def _read(
-    bodies: bool, max_body: int, rules: Rules, parts: Iterable[Part]
+    bodies: bool, max_body: int, rules: Rules, parts: Iterable[Part], cuts: Cuts = NO_CUTS
 ) -> Iterator[tuple[str, Said]]:
     with reading_documents():
         for split in (split for part in parts for split in part):
@@ -166,6 +175,9 @@ def _read(
                     report = revisits.report_of(record, url, split.path)
                     yield page_row(url), Said(None, b"", report)
                 else:
+                    cut = cuts.get((url, revisits.date_text(record.date)))
+                    if cut is not None and len(record.body) > cut:
+                        record = replace(record, body=cut_at_character(record.body, cut), cut=cut)
                     capture = describe(record, url, split.path)
                     body = kept_body(record, capture["digest"])[0] if bodies else b""
                     yield page_row(url), Said(capture, body, None)

@@ -40,11 +40,11 @@ from webindex.batch.read import Found, Moment
 from webindex.batch.recrawls import recrawls_of
 from webindex.batch.renders import rendered
 from webindex.batch.verdict import Judged, Verdict
-from webindex.crawl.warc import MAX_BODY
 from webindex.incomplete import REBUILD_ROW
 from webindex.load.job import warc_files
 from webindex.load.removals import Rules, rules_in
 from webindex.load.transaction import reports_in
+from webindex.page.markup import MAX_BODY
 from webindex.page.urls import url_of_row
 from webindex.rendering import tables as rendering
 from webindex.serving.located import search_place
@@ -237,11 +237,13 @@ class _Comparison:
                 return
         pages = captured.map(lambda one: (one.row, one.values))
         revisited = None if given else pages.flatMapValues(_revisited)
+        cut_off: RDD[tuple[tuple[str, str], int]] = captured.flatMap(_cuts)
         crawled = newest(
             self._context,
             files,
             self._parts,
             max_body=_page_bytes(repo),
+            cuts=dict(self._job.run(Progress("Looking for long pages"), cut_off.collect)),
             revisited=revisited,
             rules=rules,
             copies=pages.flatMapValues(partial(_copy_of_removed, rules)),
@@ -292,12 +294,12 @@ class _Comparison:
 
 
 def _page_bytes(repo: Repository) -> int:
-    """The page size limit of the newest load, or of the rebuild."""
+    """A page size limit that is as large as that of any load, or of the rebuild."""
     with repo.snapshot() as now:
         reports = [now.get(tables.report, REBUILD_ROW)]
         reports += [row[tables.report] for row in now.scan(tables.journal, prefix="load/")]
-    given = [one["max_page_bytes"] for one in reports if one and "max_page_bytes" in one]
-    return int(given[-1]) if given else MAX_BODY
+    # Those of old loads are gone; the command takes no larger limit than this.
+    return max([MAX_BODY, *(int(one.get("max_page_bytes", 0)) for one in reports if one)])
 
 
 def _cells(found: Found) -> tuple[str, dict[str, Any]]:
@@ -306,6 +308,17 @@ def _cells(found: Found) -> tuple[str, dict[str, Any]]:
 
 def _is_cluster(row: Row) -> bool:
     return row.table == "clusters"
+
+
+def _cuts(page: Found) -> Iterator[tuple[tuple[str, str], int]]:
+    """After how many bytes the captures that are kept of a page were cut off, each by its load."""
+    captures = list((page.values.get("earlier") or {}).values())
+    if "capture" in page.values:
+        captures.append(page.values["capture"])
+    for capture in captures:
+        if capture.get("cut") is not None:
+            original = capture.get("original") or capture
+            yield (str(original["url"]), str(original["date"])), int(capture["cut"])
 
 
 def _file_of(page: Found) -> Iterator[str]:
