@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import pty
@@ -351,6 +352,19 @@ def test_files_that_cannot_be_loaded_are_one_sentence_and_make_no_repository(
     (tmp_path / "text.warc").write_text("no WARC")
     assert is_error(call("load", "--repo", repo, tmp_path / "text.warc"), "text.warc")
     assert not repo.exists()
+
+
+@pytest.mark.parametrize("command", [("load",), ("rebuild",)])
+def test_a_folder_that_cannot_be_read_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    def refuse(path: str) -> list[str]:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    (tmp_path / "crawl").mkdir()
+    monkeypatch.setattr("webindex.load.job.os.listdir", refuse)
+    answer = call(*command, "--repo", tmp_path / "repo", tmp_path / "crawl")
+    assert is_error(answer, f"{tmp_path / 'crawl'} cannot be read: Permission denied")
 
 
 def test_a_load_says_how_many_rejected_records_it_does_not_describe(

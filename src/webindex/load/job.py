@@ -137,7 +137,11 @@ def warc_files(files: Iterable[str | os.PathLike[str]]) -> list[str]:
         if not os.path.isdir(path):
             found[path] = None
             continue
-        names = sorted(n for n in os.listdir(path) if n.endswith((".warc", ".warc.gz")))
+        try:
+            names = sorted(n for n in os.listdir(path) if n.endswith((".warc", ".warc.gz")))
+        except OSError as error:
+            why = error.strerror or error
+            raise NotAWarcError(f"The folder {path} cannot be read: {why}.") from error
         if not names:
             raise NotAWarcError(f"The folder {path} has no .warc or .warc.gz file in it.")
         found.update((os.path.join(path, name), None) for name in names)
