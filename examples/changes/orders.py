@@ -11,5 +11,7 @@ cents = orders.column("cents", int)
 followers = Table("followers")
 position = followers.column("position", int)
 """How far a follower is that has no place of its own to store it: `publish.py`."""
+first = followers.column("first", int)
+"""The timestamp at which it began to read the rows that were there."""
 
 SCHEMA = [orders, followers]

@@ -2,7 +2,8 @@
 
 `publish.py HOST:PORT`. Kafka cannot commit a position together with events, so the position is
 stored once the broker has acknowledged all events up to it. If this program is killed in between,
-it sends them again, those of a row in the same order.
+it sends them again, those of a row in the same order. The rows that are there at first are read
+again as they were: a row that was sent and is deleted since has to get its event, too.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from collections.abc import Iterable, Iterator
 from kafka import KafkaProducer
 
 import percola
-from orders import SCHEMA, orders, position
-from percola import feed
+from orders import SCHEMA, first, orders, position
+from percola import Column, feed
 from percola.debezium import Event, Events
 
 NAME = "kafka"
@@ -28,8 +29,13 @@ KEEP_SECONDS = 7 * 24 * 3600
 def publish(repo: percola.Repository, producer: KafkaProducer) -> int:
     """Send what has changed since the stored position; returns the number of events."""
     events = Events(orders, name="shop")
-    after = repo.snapshot().get(position, NAME)
-    upto = max(after or 0, feed.settled(repo, orders))  # A position never goes back.
+    now = repo.snapshot()
+    after = now.get(position, NAME)
+    if after is None:
+        upto = now.get(first, NAME) or feed.settled(repo, orders)
+        store(repo, first, upto)
+    else:
+        upto = max(after, feed.settled(repo, orders))  # A position never goes back.
     sent = 0
     for some in batches(
         events.rows(repo, upto) if after is None else events.changes(repo, after, upto)
@@ -37,8 +43,8 @@ def publish(repo: percola.Repository, producer: KafkaProducer) -> int:
         send(producer, some)
         sent += len(some)
         if after is not None:  # The rows that are there at first come in another order.
-            store(repo, some[-1].commit_ts)
-    store(repo, upto)
+            store(repo, position, some[-1].commit_ts)
+    store(repo, position, upto)
     return sent
 
 
@@ -52,11 +58,11 @@ def send(producer: KafkaProducer, events: list[Event]) -> None:
         one.get(timeout=60)  # Raises an error if it did not arrive.
 
 
-def store(repo: percola.Repository, ts: int) -> None:
-    """Store the position; garbage collection keeps what comes after it, for a week."""
+def store(repo: percola.Repository, column: Column[str, int], ts: int) -> None:
+    """Store a timestamp; garbage collection keeps what comes after it, for a week."""
     repo.hold(ts, KEEP_SECONDS, name=NAME)
     with repo.transaction() as t:
-        t.set(position, NAME, ts)
+        t.set(column, NAME, ts)
 
 
 def batches(events: Iterable[Event]) -> Iterator[list[Event]]:
