@@ -127,6 +127,8 @@ def test_an_older_archive_is_replaced(tmp_path: Path) -> None:
 def test_the_extras_are_those_that_tasks_need() -> None:
     needed = packing._needed([f"percola[{','.join(packing.EXTRAS)}]"])
     assert {"pyarrow", "pandas", "lmdb", "tantivy", "kazoo"} <= set(needed)
+    # Executors export to OpenSearch and make spans, too.
+    assert {"opensearch-py", "opentelemetry-sdk"} <= set(needed)
     assert not {"pyspark", "py4j", "pytest", "hypothesis", "mypy"} & set(needed)
 
 
