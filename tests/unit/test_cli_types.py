@@ -10,7 +10,7 @@ import pytest
 from commands import call, is_error
 
 import percola
-from percola import DATE, Repository, Table, decimal_of, map_of
+from percola import DATE, INT64, Repository, Table, decimal_of, map_of
 from percola.cells import Kind, Op, encode_write
 from percola.store.base import Put, RowMutation
 
@@ -82,6 +82,22 @@ def test_a_row_that_is_a_date_is_written_and_shown_as_one(repo: Repository) -> N
     assert text.splitlines()[0] == "1969-12-31" and "-1.00" in text
     assert "days['2010-10-04'].sales" in call(*where, "history", "2010-10-04", "sales").out
     assert "rows of date" in call(*where, "status").out
+
+
+def test_set_takes_negative_numbers_as_row_and_value(tmp_path: Path) -> None:
+    """The row was taken for the value: "The table 'temps' has no column '7'"."""
+    temps = Table("temps", rows=INT64)
+    noted = temps.column("noted", int)
+    with percola.open(tmp_path / "repo", [temps]) as repo:
+        where = ("--repo", repo.address)
+        assert call(*where, "set", "-5", "noted", "7").code == 0
+        assert call(*where, "set", "--json", "-6", "noted", "-7", "-t", "temps").code == 0
+        (tmp_path / "8").write_text("8")
+        assert call(*where, "set", "--file", tmp_path / "8", "-8", "noted").code == 0
+        rows = [(row.key, row[noted]) for row in repo.snapshot().scan(temps)]
+        assert rows == [(-8, 8), (-6, -7), (-5, 7)]
+        answer = call(*where, "set", "-5", "noted", "7", "-x")
+        assert answer.code == 2 and "No such option" in answer.err
 
 
 def test_a_row_that_is_no_date_is_refused_in_a_sentence(repo: Repository) -> None:

@@ -15,8 +15,8 @@ from percola.cells import Cell
 from percola.cli import arguments, display
 from percola.cli import json_output as documents
 from percola.cli.session import (
+    NegativeNumbers,
     Session,
-    ValueLast,
     at_option,
     common,
     snapshot_at,
@@ -91,7 +91,7 @@ def _write_value(value: Any) -> None:
     sys.stdout.write(text + "\n")
 
 
-@click.command("set", cls=ValueLast)
+@click.command("set", cls=NegativeNumbers)
 @click.argument("row")
 @click.argument("column")
 @click.argument("value", required=False)

@@ -161,14 +161,20 @@ class CommandLine(click.Group):
         return code
 
 
-class ValueLast(click.Command):
-    """A command whose last argument may be a negative number, not only after `--`."""
+class NegativeNumbers(click.Command):
+    """A command whose arguments may be negative numbers, not only after `--`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        numbers = [i for i, text in enumerate(args) if re.match(r"-\.?\d", text)]
-        if numbers and "--" not in args:
-            last = args.pop(numbers[-1])
-            args += ["--", last]
+        if "--" not in args:
+            given = [one for one in self.params if isinstance(one, click.Option)]
+            taking = {name for one in given if not one.is_flag for name in one.opts}
+            options: list[str] = []
+            others: list[str] = []
+            for text in args:
+                is_value = bool(options) and options[-1] in taking
+                is_option = text[:1] == "-" and text != "-" and not re.match(r"-\.?\d", text)
+                (options if is_value or is_option else others).append(text)
+            args = [*options, "--", *others]
         return super().parse_args(ctx, args)
 
 
