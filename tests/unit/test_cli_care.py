@@ -314,6 +314,7 @@ def test_without_standard_output_a_command_works(folder: Path, arguments: list[s
     [
         ("<&-", ["restore", "-"]),
         ("<&-", ["set", "a", "docs.title", "-"]),
+        ("<&-", ["set", "a", "docs.title", "--file", "-"]),
         (">&-", ["backup", "-"]),
     ],
 )
@@ -326,6 +327,21 @@ def test_what_needs_a_stream_that_is_closed_says_so(
     answer = answer_of(["sh", "-c", f'"$@" {closed}', "sh", *words])
     assert is_error(answer, "is closed", "name a file")
     assert not (tmp_path / "new").exists()
+
+
+def test_no_file_of_a_repository_is_taken_for_a_closed_stream(folder: Path, tmp_path: Path) -> None:
+    """What a library wrote to standard error could have been written into the data file."""
+    (tmp_path / "listing.py").write_text(
+        "import os\n"
+        "def observers(repo):\n"
+        "    with open('numbers', 'w') as file:\n"
+        "        for number in range(3):\n"
+        "            print(os.readlink(f'/proc/self/fd/{number}'), file=file)\n"
+        "    return []\n"
+    )
+    words = command("--repo", folder, "worker", "listing:observers")
+    answer_of(["sh", "-c", '"$@" <&- >&- 2>&-', "sh", *words], cwd=tmp_path)
+    assert (tmp_path / "numbers").read_text() == "/dev/null\n" * 3
 
 
 def test_a_backup_may_be_thrown_away(folder: Path) -> None:

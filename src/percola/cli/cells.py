@@ -15,6 +15,7 @@ from percola.cells import Cell
 from percola.cli import arguments, display
 from percola.cli import json_output as documents
 from percola.cli.session import (
+    InputFile,
     NegativeNumbers,
     Session,
     at_option,
@@ -96,7 +97,7 @@ def _write_value(value: Any) -> None:
 @click.argument("column")
 @click.argument("value", required=False)
 @click.option(
-    "--file", type=click.File("rb"), metavar="FILE", help="Take the value from a file, all of it."
+    "--file", type=InputFile("rb"), metavar="FILE", help="Take the value from a file, all of it."
 )
 @table_option
 @common

@@ -188,7 +188,14 @@ class ListByDefault(click.Group):
 
 
 def _never_go_without_output() -> None:
-    """If standard output or error was closed, as by `>&-`, discard what is written there."""
+    """If standard output or error was closed, as by `>&-`, discard what is written there.
+
+    No file of a repository gets the number of a closed one: what a library or a child writes to
+    standard error would be written into it.
+    """
+    while (unused := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(unused, True)
+    os.close(unused)
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
@@ -199,6 +206,13 @@ def standard_input() -> BinaryIO:
     if sys.stdin is None:
         raise UsageError("Standard input is closed, so there is nothing to read: name a file.")
     return sys.stdin.buffer
+
+
+class InputFile(click.File):
+    """A file to read, or - for standard input."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return standard_input() if value == "-" else super().convert(value, param, ctx)
 
 
 def standard_output() -> BinaryIO:
