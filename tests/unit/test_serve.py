@@ -536,6 +536,7 @@ def test_nothing_is_done_without_the_key_of_the_session(mine: Served) -> None:
     [
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
+        {"Origin": "http://["},
         {"Origin": "http://127.0.0.1:1"},
         {"Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "same-site"},

@@ -188,7 +188,12 @@ def _is_of_this_site(headers: Headers) -> bool:
     if headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
     origin = headers.get("origin")
-    return origin is None or urlsplit(origin).netloc.lower() == headers["host"].lower()
+    if origin is None:
+        return True
+    try:
+        return urlsplit(origin).netloc.lower() == headers["host"].lower()
+    except ValueError:  # As for "http://[".
+        return False
 
 
 def _with_headers(send: Send, methods: str) -> Callable[[Message], Awaitable[None]]:
