@@ -136,6 +136,17 @@ def test_a_worker_that_is_to_end_when_idle_says_what_is_paused(app: Path, repo: 
     assert {row[size] for row in repo.snapshot().scan(contents.table)} == {3}
 
 
+def test_the_only_table_needs_no_name_also_while_runs_are_recorded(tmp_path: Path) -> None:
+    """The table of the records made two of them: commands of scripts ended with an error."""
+    where = ("--repo", tmp_path / "new")
+    assert call(*where, "init", "--column", "pages.title:str").code == 0
+    assert call(*where, "set", "a", "title", "A").code == 0
+    assert call(*where, "observers", "record", "on").code == 0
+    assert call(*where, "scan", "--json").json == {"row": "a", "columns": {"title": "A"}}
+    assert call(*where, "get", "a", "--json").json["table"] == "pages"
+    assert "no such rows" in call(*where, "scan", "percola_runs").out
+
+
 def test_a_name_that_cannot_be_meant_is_one_sentence(app: Path, repo: Repository) -> None:
     where = ("--repo", repo.address, "observers")
     assert call(*where).out == "No live worker runs an observer, and none is paused.\n"

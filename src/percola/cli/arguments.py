@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Final
 
+from percola.catalog import RUNS
 from percola.codecs import TYPE_NAMES, Codec, UnfitValueError, has_text, parse_text, parse_type
 from percola.errors import SchemaError, UnknownColumnError, UsageError, WrongTypeError
 from percola.repository import Repository
@@ -48,7 +49,8 @@ def find_table(repo: Repository, name: str | None) -> Table[Any]:
     """The table of that name, or the only one; UsageError if there are several."""
     if name is not None:
         return repo.table(name)
-    tables = list(repo.schema)
+    # Records of runs (`percola observers record on`) are looked at only if they are named.
+    tables = [one for one in repo.schema if one.name != RUNS.name]
     if not tables:
         raise UsageError(
             f"The repository {repo.address} has no tables yet. Declare some with "
