@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from percola.catalog import stored_schema
 from percola.cells import (
     ACKS,
     MAX_TS,
@@ -37,7 +38,6 @@ from percola.cells import (
     encode_retry,
     failed_column,
 )
-from percola.catalog import stored_schema
 from percola.connect.local import FORMAT
 from percola.errors import PercolaError, UsageError
 from percola.paused import PausedObserver
