@@ -30,7 +30,14 @@ from typing import Final
 from percola.errors import PercolaError
 
 EXTRAS: Final = (
-    *("bigtable", "hbase", "opensearch", "oracle", "otel", "spark", "webindex", "zookeeper"),
+    "bigtable",
+    "hbase",
+    "opensearch",
+    "oracle",
+    "otel",
+    "spark",
+    "webindex",
+    "zookeeper",
 )
 """The extras whose packages tasks may need."""
 OF_SPARK: Final = frozenset({"pyspark", "pyspark-client", "pyspark-connect", "py4j"})
