@@ -152,6 +152,22 @@ def test_text_and_xml_are_pages(saved, kind: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        ("text/plain", b"\x0cpage\r\n\t\x1b[1mbold\xe4\xff"),
+        ("text/plain", b"w" * 1445 + b"\0"),
+        ("text/plain", b""),
+        ("text/plain", "\ufeffwords".encode("utf-16-le")),
+        ("text/plain; charset=utf-16", "words".encode("utf-16-le")),
+        ("text/html", b"words\0"),
+    ],
+)
+def test_text_is_a_page_whatever_else_is_in_it(saved, kind: str, body: bytes) -> None:
+    data = Crawl().add("https://example.org/", body, http=[("Content-Type", kind)]).data
+    assert only(read_captures(saved(data))).body == body
+
+
+@pytest.mark.parametrize(
     ("url", "kind", "body"),
     [
         ("https://example.org/robots.txt", "text/plain", b"User-agent: *"),
@@ -159,6 +175,8 @@ def test_text_and_xml_are_pages(saved, kind: str) -> None:
         ("https://example.org/", "application/xml", b"<rss version='2.0'/>"),
         ("https://example.org/", "application/xml", b"<rdf:RDF xmlns:rdf='x'/>"),
         ("https://example.org/", "application/json", b"{}"),
+        ("https://example.org/a.zip", "text/plain", b"PK\x03\x04\x14\0\0\0words"),
+        ("https://example.org/a.bin", "text/plain; charset=UTF-8", b"w" * 1444 + b"\0"),
     ],
 )
 def test_what_is_written_for_programs_is_no_page(saved, url: str, kind: str, body: bytes) -> None:

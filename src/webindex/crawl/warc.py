@@ -96,6 +96,12 @@ _SNIFFED_HTML = re.compile(
     rb"[\s\xef\xbb\xbf]*<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE
 )
 _SNIFFED_MARKUP = re.compile(rb"(?:\xef\xbb\xbf)?\s*<")
+# What servers call every file whose type they do not know. As browsers do (MIME Sniffing, §7.2), it
+# is believed only if no byte of the beginning is one that no text has.
+_BY_DEFAULT = re.compile(r"text/plain(?:; *charset=(?:iso-8859-1|utf-8))?", re.IGNORECASE)
+_BINARY = re.compile(
+    rb"(?!\xfe\xff|\xff\xfe|\xef\xbb\xbf).{0,1444}?[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]", re.DOTALL
+)
 _NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 _USUAL_DIGEST = re.compile(
     r"sha1:(?:[A-Z2-7]{32}|[0-9a-f]{40})|sha256:[0-9a-f]{64}|md5:[0-9a-f]{32}"
@@ -399,6 +405,12 @@ def _capture(
                 _need_reader()
                 content_type = PDF
                 body, cut = _body(frame, http, MAX_PDF, content_type)
+            if (
+                content_type == "text/plain"
+                and _BY_DEFAULT.fullmatch(headers.get("content-type", ""))
+                and _BINARY.match(body)
+            ):
+                raise _UnusableError(Rejection.NOT_A_PAGE, "it is called text/plain, and is binary")
             if content_type is None:
                 if not _SNIFFED_HTML.match(body):
                     raise _UnusableError(Rejection.NOT_A_PAGE, "it has no Content-Type")
