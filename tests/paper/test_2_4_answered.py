@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from stores import (
     stopped,
 )
 
+import percola
 from percola import (
     ConflictingOptionsError,
     NotAnsweredError,
@@ -280,6 +282,25 @@ def test_with_depth_it_also_waits_for_what_the_runs_wrote(repo: Repository) -> N
     assert is_answered(repo, commit_ts, depth=2)
     assert is_answered(repo, commit_ts, depth=5)
     assert repo.snapshot().get(total, "all") == 3
+
+
+def test_with_depth_it_waits_for_what_runs_wrote_to_a_table_that_is_newer(
+    tmp_path: Path,
+) -> None:
+    """The writer had opened the repository before the worker brought the table."""
+    later = Table("later")
+    text = later.column("text", str, observed=True)
+
+    @observer(contents, name="to-later")
+    def pass_on(t: Transaction, row: str) -> None:
+        t.set(text, row, "text")
+
+    with percola.open(tmp_path / "repo", TABLES) as repo:
+        commit_ts = write(repo, "a")
+        with percola.open(tmp_path / "repo", [*TABLES, later]) as other:
+            Worker(other, [pass_on], **QUICK).run_until_idle()
+        assert is_answered(repo, commit_ts)
+        assert not is_answered(repo, commit_ts, depth=2)
 
 
 def test_with_depth_it_does_not_wait_for_what_was_there_before(repo: Repository) -> None:

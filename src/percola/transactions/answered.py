@@ -21,6 +21,7 @@ import itertools
 from collections.abc import Iterable
 from typing import Final
 
+from percola.catalog import stored_schema
 from percola.cells import (
     MAX_TS,
     Cell,
@@ -64,8 +65,8 @@ class _Wait:
         self._context = context
         self._timeout = timeout
         self._began = context.clock.monotonic()
-        # A table is listed as a column with an empty name.
-        self._tables = sorted(table for table, column in context.columns if not column)
+        # A run may write to a table that was made since the repository was opened here.
+        self._tables = sorted(table.name for table in stored_schema(context.store))
         self._waited: set[Cell] = set()
 
     def finish_commits(self, high: int) -> None:
