@@ -66,6 +66,16 @@ def test_every_setting_of_the_example_is_one_that_percola_reads() -> None:
         assert name in read or (f"{prefix}_" in read and f'"{last}"' in read), name
 
 
+def test_the_docs_name_every_variable_of_the_environment_that_percola_reads() -> None:
+    """How a repository with an address gets the credential for ZooKeeper, none of them said."""
+    root = Path(__file__).parents[2]
+    sources = "".join(path.read_text() for path in (root / "src" / "percola").rglob("*.py"))
+    pages = "".join(path.read_text() for path in (root / "docs").glob("*.md"))
+    names = {name for name in re.findall(r"PERCOLA_[A-Z_]+", sources) if not name.endswith("_")}
+    assert len(names) > 10
+    assert [name for name in sorted(names) if name not in pages] == []
+
+
 def test_no_two_units_of_a_machine_listen_on_one_port_and_prometheus_asks_the_workers() -> None:
     """As with percola-serve on the port that percola-worker@2 had for its metrics."""
     commands = {
