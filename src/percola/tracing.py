@@ -89,9 +89,15 @@ def spans_of(address: str) -> Spans | None:
 
 
 def flush(seconds: float = 2.0) -> None:
-    """Send the spans that wait, if the provider was made here: Spark may kill a task's process."""
+    """Send the spans that wait, if the provider was made here: Spark may kill a task's process.
+
+    Returns after so many seconds even if the collector does not answer: the SDK's own limit does
+    not hold while it tries again.
+    """
     if _own and _provider is not None:
-        _provider.force_flush(int(seconds * 1000))
+        send = threading.Thread(target=_provider.force_flush, name="percola-spans", daemon=True)
+        send.start()
+        send.join(seconds)
 
 
 def _is_wanted() -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -188,6 +189,26 @@ def test_a_setting_that_the_sdk_refuses_stops_no_program(
     assert percola.open("memory:", [docs]).context.spans is None
     assert "no spans are made" in caplog.text and "must be positive" in caplog.text
     tracing.disable()
+
+
+def test_a_collector_that_does_not_answer_holds_up_no_end_of_a_repository(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each closing took seven seconds where nothing listened at the endpoint."""
+    asked, goes_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    class Provider:
+        def force_flush(self, milliseconds: int = 0) -> None:
+            asked.set()
+            goes_on.wait(5)
+            ended.set()
+
+    monkeypatch.setattr(tracing, "_provider", Provider())
+    monkeypatch.setattr(tracing, "_own", True)
+    tracing.flush(0.01)
+    assert not ended.is_set()
+    goes_on.set()
+    assert asked.wait(60) and ended.wait(60)
 
 
 def test_a_worker_process_sends_its_spans_to_the_endpoint_of_its_environment(
