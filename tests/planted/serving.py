@@ -29,8 +29,8 @@ PLANTED = [
         "forms-of-other-sites",
         "What another site has a browser send is taken for a form of this one.",
         "test_a_form_that_another_site_sends_does_nothing",
-        old="return origin is None or urlsplit(origin)",
-        new="return True or urlsplit(origin or headers['host'])",
+        old="return urlsplit(origin)",
+        new="return True or urlsplit(origin)",
     ),
     in_file("src/percola/serve/app.py", _SERVE)(
         "samples-before-login",
