@@ -96,7 +96,10 @@ def flush(seconds: float = 2.0) -> None:
     """
     if _own and _provider is not None:
         send = threading.Thread(target=_provider.force_flush, name="percola-spans", daemon=True)
-        send.start()
+        try:
+            send.start()
+        except RuntimeError:  # The interpreter is ending: the provider's own end sends them.
+            return
         send.join(seconds)
 
 
