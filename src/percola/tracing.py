@@ -24,6 +24,7 @@ log = logging.getLogger("percola.tracing")
 
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _EXPORTER: Final = "OTEL_TRACES_EXPORTER"
+_EXPORTERS: Final = ("otlp", "otlp_proto_http", "console")
 
 _provider: Any = None
 _own = False
@@ -48,7 +49,8 @@ def enable(provider: Any = None) -> None:
             `opentelemetry.trace.set_tracer_provider` was given, or, if there is none, one that
             sends to the OTLP endpoint of the environment.
 
-    Raises ImportError, as a sentence, if `percola[otel]` is not installed.
+    Raises ImportError, as a sentence, if `percola[otel]` is not installed, and ValueError if
+    `OTEL_TRACES_EXPORTER` asks for an exporter that is not here.
     """
     global _provider, _own
     try:
@@ -124,8 +126,15 @@ def _find_provider() -> tuple[Any, bool]:
         SpanExporter,
     )
 
+    asked = os.environ.get(_EXPORTER) or "otlp"
+    if asked not in _EXPORTERS:
+        raise ValueError(
+            f"{_EXPORTER} is {asked!r}, and Percola sends spans by OTLP over HTTP: set it to "
+            f"{', '.join(_EXPORTERS)} or none. For another exporter, pass a TracerProvider to "
+            "percola.tracing.enable."
+        )
     exporter: SpanExporter
-    if os.environ.get(_EXPORTER) == "console":
+    if asked == "console":
         exporter = ConsoleSpanExporter(out=sys.stderr)  # Standard output may be for a program.
     else:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from commands import run
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from otlp import linked, receiver
@@ -189,6 +189,42 @@ def test_a_setting_that_the_sdk_refuses_stops_no_program(
     assert percola.open("memory:", [docs]).context.spans is None
     assert "no spans are made" in caplog.text and "must be positive" in caplog.text
     tracing.disable()
+
+
+def test_an_exporter_that_is_not_here_is_named_and_not_taken_for_another(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    tracing.disable()
+    monkeypatch.setattr(tracing, "_tried", False)
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "zipkin")
+    assert percola.open("memory:", [docs]).context.spans is None
+    assert "OTEL_TRACES_EXPORTER is 'zipkin'" in caplog.text and "console or none" in caplog.text
+    tracing.disable()
+
+
+@pytest.mark.parametrize("event", ["on_start", "on_end"])
+def test_a_processor_of_spans_that_raises_undoes_no_commit(
+    provider: TracerProvider,
+    memory: InMemorySpanExporter,
+    event: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """An observer whose commit raised would count as failed, and a program would write again."""
+
+    class Broken(SpanProcessor):
+        pass
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("the disk is full")
+
+    monkeypatch.setattr(Broken, event, broken)
+    provider.add_span_processor(Broken())
+    with percola.open("memory:", [docs]) as repo:
+        with repo.transaction() as t:
+            t.set(title, "a", "x")
+        assert repo.snapshot().get(title, "a") == "x"
+    assert "a transaction has no span: RuntimeError: the disk is full" in caplog.text
 
 
 def test_a_collector_that_does_not_answer_holds_up_no_end_of_a_repository(

@@ -15,9 +15,10 @@ random ids. A span that is current when the transaction ends is linked as well.
 from __future__ import annotations
 
 import hashlib
+import logging
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from opentelemetry import context as otel_context
@@ -26,6 +27,8 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode,
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace.id_generator import IdGenerator
+
+log = logging.getLogger("percola.tracing")
 
 _LINKS: Final = 100
 """The most causes that a span links to: the newest ones."""
@@ -97,7 +100,10 @@ class Spans:
         observer: str = "",
         error: BaseException | None = None,
     ) -> None:
-        """Make the span of a transaction that ends now; `began` is in nanoseconds of the epoch."""
+        """Make the span of a transaction that ends now; `began` is in nanoseconds of the epoch.
+
+        Raises nothing: the transaction has its outcome, whatever becomes of its span.
+        """
         links = [self.link(ts) for ts in sorted(set(causes))[-_LINKS:]]
         current = trace.get_current_span().get_span_context()
         if current.is_valid:
@@ -112,11 +118,31 @@ class Spans:
             attributes["percola.observer"] = observer
         if commit_ts is not None:
             attributes["percola.commit_ts"] = commit_ts
+        try:
+            span = self._started(name, began, commit_ts, observer, attributes, links)
+            for stage, at in marks:
+                span.add_event(stage, timestamp=at)
+            if error is not None:
+                span.record_exception(error)
+                span.set_status(Status(StatusCode.ERROR, type(error).__name__))
+            span.end(time.time_ns())
+        except Exception as failed:  # Of a sampler or a processor of the program.
+            log.warning("a transaction has no span: %s: %s", type(failed).__name__, failed)
+
+    def _started(
+        self,
+        name: str,
+        began: int,
+        commit_ts: int | None,
+        observer: str,
+        attributes: Mapping[str, str | int],
+        links: Sequence[Link],
+    ) -> Any:
         ids = self._ids
         if ids is not None and commit_ts is not None:
             ids.chosen.ids = self.ids(commit_ts)
         try:
-            span = self._tracer.start_span(
+            return self._tracer.start_span(
                 name,
                 otel_context.Context(),  # A root: the ids would be those of a parent's trace.
                 kind=SpanKind.CONSUMER if observer else SpanKind.INTERNAL,
@@ -127,9 +153,3 @@ class Spans:
         finally:
             if ids is not None:
                 ids.chosen.ids = None
-        for stage, at in marks:
-            span.add_event(stage, timestamp=at)
-        if error is not None:
-            span.record_exception(error)
-            span.set_status(Status(StatusCode.ERROR, type(error).__name__))
-        span.end(time.time_ns())
