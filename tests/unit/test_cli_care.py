@@ -166,7 +166,7 @@ def test_check_compares_derived_tables(
     assert len(document["differences"]) == 2
     assert is_error(call("--repo", folder, *words), "spent")
     wrong = call("--repo", tmp_path / "shop", "check", "--recipes", "tallied:SCHEMA")
-    assert is_error(wrong, "Sums, Distinct, Tree or Index")
+    assert is_error(wrong, "Sums, Distinct, Tree, Index or Export")
 
 
 # --- backup and restore -----------------------------------------------------------------

@@ -92,6 +92,27 @@ def test_mypy_accepts_right_calls(tmp_path: Path) -> None:
     assert complaints(tmp_path, program) == []
 
 
+def test_mypy_knows_what_recipes_have_in_common(tmp_path: Path) -> None:
+    """As docs/recipes.md puts them together; `recipe` was an object."""
+    program = """
+        from percola.recipes import MAX, Distinct, Export, Index, Sums, Tree, check
+
+        recipes = [
+            Sums("spent", users, {"price": float}),
+            Distinct("buyers", users),
+            Tree("oldest", users, monoid=MAX),
+            Index("by_name", users),
+        ]
+        listed = Export("listed")
+        schema = [users, *(table for recipe in recipes for table in recipe.tables)]
+        observers = [one for recipe in recipes for one in recipe.observers]
+
+        def look(repo: Repository) -> list[str]:
+            return check(repo, [*recipes, listed])
+    """
+    assert complaints(tmp_path, program) == []
+
+
 def test_mypy_knows_arguments_and_result_of_a_transactional_function(tmp_path: Path) -> None:
     program = """
         @percola.transactional

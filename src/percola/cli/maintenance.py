@@ -49,7 +49,7 @@ from percola.maintenance.row_rules import LOST, Columns
 from percola.observers import loading as targets
 from percola.platform.files import expanded
 from percola.ranges import HERE, Runner
-from percola.recipes import Recipe
+from percola.recipes import Checkable
 from percola.recipes import check as check_recipes
 from percola.repository import Repository
 from percola.store.lmdb.environment import DURABILITIES
@@ -130,14 +130,15 @@ def _check_recipes(session: Session, limit: int, target: str, master: str | None
         click.get_current_context().exit(1)
 
 
-def _load_recipes(target: str) -> list[Recipe]:
+def _load_recipes(target: str) -> list[Checkable]:
     found = targets.load(target)
     recipes = list(found) if isinstance(found, Iterable) else [found]
     for one in recipes:
         if not hasattr(one, "comparisons"):
             raise UsageError(
                 f"{target} should be a recipe that can be checked or a list of them: Sums, "
-                f"Distinct, Tree or Index of percola.recipes. It holds a {type(one).__name__}."
+                "Distinct, Tree, Index or Export of percola.recipes. It holds a "
+                f"{type(one).__name__}."
             )
     return recipes
 

@@ -27,12 +27,11 @@ its source at every timestamp at which nothing was pending. Each contribution is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Iterable
 
 from percola.ranges import HERE, Runner
 from percola.recipes.applied import Applied, Change
-from percola.recipes.comparing import MOST_DIFFERENCES, Comparison, differences
+from percola.recipes.comparing import MOST_DIFFERENCES, Checkable, Recipe, differences
 from percola.recipes.distinct import Distinct
 from percola.recipes.export import Entry, Export, Refused
 from percola.recipes.index import Index
@@ -47,6 +46,7 @@ __all__ = [
     "Aggregate",
     "Applied",
     "Change",
+    "Checkable",
     "Distinct",
     "Entry",
     "Export",
@@ -63,17 +63,9 @@ __all__ = [
 ]
 
 
-class Recipe(Protocol):
-    """What all recipes that can be checked have in common."""
-
-    def comparisons(self) -> Sequence[Comparison]:
-        """How the derived tables are compared with the `applied` records."""
-        ...
-
-
 def check(
     repo: Repository,
-    recipes: Iterable[Recipe],
+    recipes: Iterable[Checkable],
     *,
     runner: Runner = HERE,
     most: int = MOST_DIFFERENCES,

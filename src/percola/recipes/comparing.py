@@ -11,10 +11,12 @@ the derived table; of a tree, `Monoid.combine` and `prepare` are used by both.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from percola.observers.observer import Observer
 from percola.ranges import Runner, TableRange, whole
 from percola.schema import Column, Family, Table
 from percola.transactions.context import TransactionContext
@@ -85,6 +87,26 @@ def differences(
 
 
 # Classes, so that they can be sent to other processes.
+
+
+class Checkable(ABC):
+    """What `percola.recipes.check` compares: recipes, and exports."""
+
+    @abstractmethod
+    def comparisons(self) -> Sequence[Comparison]:
+        """How the derived tables are compared with the `applied` records."""
+
+
+class Recipe(Checkable):
+    """What Sums, Distinct, Tree and Index have in common.
+
+    Attributes:
+        tables: what the schema must contain besides the source.
+        observers: what a worker must run.
+    """
+
+    tables: Sequence[Table[Any]]
+    observers: Sequence[Observer[Any]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,10 @@ takes it back. Both are transitions of `refs`, so most contributions do not touc
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Generic
+from typing import Final, Generic
 
-from percola.observers.observer import Observer
 from percola.recipes.applied import Applied, check_contribution
-from percola.recipes.comparing import Claim, Comparison, Scan
+from percola.recipes.comparing import Claim, Comparison, Recipe, Scan
 from percola.recipes.keys import below, join, keys_in
 from percola.recipes.sums import Sums
 from percola.schema import Column, R, Table
@@ -24,7 +23,7 @@ from percola.transactions.snapshot import Snapshot
 from percola.transactions.transaction import Transaction
 
 
-class Distinct(Generic[R]):
+class Distinct(Recipe, Generic[R]):
     """The different values of each group, and their number.
 
     All rows that contribute one value to one group write one cell, so it conflicts where many
@@ -46,8 +45,8 @@ class Distinct(Generic[R]):
         self._refs: Column[str, int] = self.values_table.column("refs", int)
         self._value: Column[str, str] = self.values_table.column("value", str)
         self.counts: Final[Sums[str]] = Sums(name, self.values_table, feed=feed)
-        self.tables: Final[Sequence[Table[Any]]] = (self.values_table, *self.counts.tables)
-        self.observers: Final[Sequence[Observer[Any]]] = self.counts.observers
+        self.tables = (self.values_table, *self.counts.tables)
+        self.observers = self.counts.observers
 
     def contribute(self, t: Transaction, row: R, now: Mapping[str, Iterable[str]]) -> bool:
         """Let a row contribute these values, by group, instead of those that it contributed.

@@ -38,7 +38,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from percola.errors import ObserverError, SchemaError
 from percola.observers.observer import Observer, observer
 from percola.recipes.applied import VALUES
-from percola.recipes.comparing import Claim, Comparison, Scan
+from percola.recipes.comparing import Checkable, Claim, Comparison, Scan
 from percola.recipes.keys import part
 from percola.schema import Column, Table, WeakColumn
 from percola.transactions.row import Row
@@ -81,7 +81,7 @@ class Refused(NamedTuple):
 Send: TypeAlias = Callable[[Transaction, Sequence[Entry]], Iterable[Refused] | Refused | None]
 
 
-class Export:
+class Export(Checkable):
     """Changes for a system outside, taken by one exporter or several side by side.
 
     Several exporters divide the keys, so that the entries of a key are sent one after the other,

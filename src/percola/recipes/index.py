@@ -15,12 +15,12 @@ dimension's change. No transaction locks a row that others write.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 from percola.errors import SchemaError
-from percola.observers.observer import Observer, observer
+from percola.observers.observer import observer
 from percola.recipes.applied import Applied
-from percola.recipes.comparing import Claim, Comparison, Scan
+from percola.recipes.comparing import Claim, Comparison, Recipe, Scan
 from percola.recipes.keys import below, join, keys_in, part
 from percola.schema import Column, Table, WeakColumn
 from percola.transactions.row import Row
@@ -31,7 +31,7 @@ OWNERS_AT_A_TIME: Final = 256
 """Owners that one transaction notifies: a key with a million owners holds nobody up."""
 
 
-class Index:
+class Index(Recipe):
     """Which rows of a table have which keys.
 
     Args:
@@ -63,8 +63,8 @@ class Index:
         self._owner: Column[str, str] = self.table.column("owner", str)
         self._tell: WeakColumn[str] = self.table.weak_column("tell")
         self.applied: Final[Applied[str]] = Applied(source, name)
-        self.tables: Final[Sequence[Table[Any]]] = (self.table,)
-        self.observers: Final[Sequence[Observer[Any]]] = (
+        self.tables = (self.table,)
+        self.observers = (
             () if due is None else (observer(self._tell, name=f"{name}.tell")(self._tell_owners),)
         )
 

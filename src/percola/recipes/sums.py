@@ -25,9 +25,9 @@ from typing import Any, Final, Generic
 
 from percola.codecs import TYPE_NAMES, Codec
 from percola.errors import ConflictError, SchemaError, WrongTypeError
-from percola.observers.observer import Observer, observer
+from percola.observers.observer import observer
 from percola.recipes.applied import VALUES, Applied, check_contribution
-from percola.recipes.comparing import Claim, Comparison, Scan
+from percola.recipes.comparing import Claim, Comparison, Recipe, Scan
 from percola.schema import Column, Family, R, Table, WeakColumn
 from percola.transactions.row import Row
 from percola.transactions.snapshot import Snapshot
@@ -73,7 +73,7 @@ class Aggregate:
         return self.sums[measure] / self.count if self.count else None
 
 
-class Sums(Generic[R]):
+class Sums(Recipe, Generic[R]):
     """Sums of measures, and the number of contributing rows, by group.
 
     Args:
@@ -125,8 +125,8 @@ class Sums(Generic[R]):
         self._part: Family[str, Any] = self.table.family("part", VALUES)
         self._fold: WeakColumn[str] = self.table.weak_column("fold")
         self.applied: Final[Applied[R]] = Applied(source, name)
-        self.tables: Final[Sequence[Table[Any]]] = (self.table,)
-        self.observers: Final[Sequence[Observer[Any]]] = (
+        self.tables = (self.table,)
+        self.observers = (
             observer(self._fold, name=f"{name}.fold", defer=FOLD_SECONDS)(self._fold_group),
         )
         # Groups, encoded, in which a transaction of this process has conflicted.

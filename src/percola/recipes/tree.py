@@ -37,9 +37,9 @@ from typing import Any, Final, Generic
 
 from percola.codecs import Codec
 from percola.errors import WrongTypeError
-from percola.observers.observer import Observer, observer
+from percola.observers.observer import observer
 from percola.recipes.applied import VALUES, Applied
-from percola.recipes.comparing import Claim, Comparison, Scan
+from percola.recipes.comparing import Claim, Comparison, Recipe, Scan
 from percola.recipes.keys import part
 from percola.schema import Column, Family, R, Table, WeakColumn
 from percola.transactions.row import Row
@@ -308,7 +308,7 @@ class Nodes:
         yield root, {}, subs
 
 
-class Tree(Generic[R]):
+class Tree(Recipe, Generic[R]):
     """An aggregate of all contributions to a group, by any commutative monoid.
 
     Args:
@@ -328,8 +328,8 @@ class Tree(Generic[R]):
         self.value: Final[Column[str, Any]] = self.table.column("value", VALUES)
         self._nodes: Final = Nodes(self.table, monoid, self.table.weak_column("due"))
         self.applied: Final[Applied[R]] = Applied(source, name)
-        self.tables: Final[Sequence[Table[Any]]] = (self.table,)
-        self.observers: Final[Sequence[Observer[Any]]] = (
+        self.tables = (self.table,)
+        self.observers = (
             observer(self._nodes.due, name=f"{name}.node", batch=_BATCH)(self._compute),
         )
 
