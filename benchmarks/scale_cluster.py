@@ -31,8 +31,8 @@ ORACLE: Final = "oracle"
 LOCKS: Final = "lock service"
 _SENDING: Final = 0.1
 """The share of the oracle's time in which it may send wake-ups (lock_service/server.py)."""
-_WAKE_CALLS: Final = 1000.0
-"""The most reports of commits a second, of all processes."""
+_WAKE_CALLS: Final = 4000.0
+"""The most reports of commits a second, of all processes (lock_service/server.py)."""
 
 
 _NAMED: Final = 16 * 24
@@ -248,8 +248,8 @@ def network(
 def wake_calls(cluster: Cluster, work: Work, shared: Shared) -> float:
     """The share of an oracle's core that wake-ups take under full load.
 
-    A process reports its commits to one of the oracles, once in ten milliseconds, or in as many as
-    there are sessions; sending wake-ups takes a tenth of the time at most.
+    A process reports its commits to one of the oracles, once in ten milliseconds, or in a quarter
+    of one for each session; sending wake-ups takes a tenth of the time at most.
     """
     most = 1000 * cluster.workers / report_ms(cluster)
     calls = min(most, cluster.linear * work.row_locks) / cluster.oracles
@@ -258,7 +258,7 @@ def wake_calls(cluster: Cluster, work: Work, shared: Shared) -> float:
 
 def report_ms(cluster: Cluster) -> float:
     """Milliseconds between two reports of a process."""
-    return max(10.0, float(cluster.workers))
+    return max(10.0, 1000 * cluster.workers / _WAKE_CALLS)
 
 
 def names_rows(cluster: Cluster, rows: float) -> bool:

@@ -417,7 +417,7 @@ def test_a_process_that_does_not_read_is_told_once_of_each_table() -> None:
 def test_the_more_attend_the_longer_a_process_sends_no_other_wake_up() -> None:
     service = Service()
     assert service.wake() == 10
-    peers: list[Any] = [service.attend() for _ in range(50)]
+    peers: list[Any] = [service.attend() for _ in range(200)]
     assert service.wake() == 50
     for one in peers:
         service.real.drop(one)

@@ -38,6 +38,10 @@ _REST_FACTOR: Final = 9
 _AT_ONCE: Final = 32
 """Wake-ups that are sent before the thread looks for requests again."""
 _PAUSE_MS: Final = 10
+_REPORTS_A_MS: Final = 4
+"""With many sessions each pauses for so long that all together send this many wake-ups a
+millisecond. To receive them takes some 80 ms of the thread's time a second; telling sessions of
+them is limited by `_REST_FACTOR`."""
 _SESSIONS: Final = 2000
 """The most sessions at a time, or as many as half of the open files that the system permits."""
 _SETTLED: Final = 10.0
@@ -281,7 +285,7 @@ class LockServiceServer:
         for pool in self._pools.values():
             pool.wake(session, wake_up)
         self._sender.hurry()
-        return frames.pause(number, max(_PAUSE_MS, len(self._sessions)))
+        return frames.pause(number, max(_PAUSE_MS, len(self._sessions) // _REPORTS_A_MS))
 
     def _idle(self, session: _Session, name: bytes) -> bytes:
         pool = self._pools.get(name)
