@@ -129,8 +129,13 @@ def age(capture: Described) -> tuple[str, ...]:
     cut = capture.get("cut")
     most = "whole" if cut is None else f"{cut:020}"
     payload = str(payload_id(capture.get("payload")))
-    page = str(200 <= capture["status"] < 300)  # "False" is less.
-    return capture["date"], page, most, *(str(capture.get(name)) for name in _COMPARED), payload
+    return (
+        capture["date"],
+        str(200 <= capture["status"] < 300),  # "False" is less.
+        most,
+        *(str(capture.get(name)) for name in _COMPARED),
+        payload,
+    )
 
 
 def payload_id(digest: str | None) -> str | None:
