@@ -70,25 +70,6 @@ class Comparison(NamedTuple):
     judge: Callable[[str, str, Any, Any], Iterator[str]]
 
 
-def differences(
-    context: TransactionContext, at: int, one: Comparison, runner: Runner, most: int
-) -> tuple[int, list[str]]:
-    """How many differences there are in the snapshot at that timestamp, and `most` of them."""
-    ranges = runner.cut(context.store, whole(scan.table.name for scan in one.scans))
-    return runner.grouped(
-        context,
-        ranges,
-        _Claims(one, at),
-        _Combine(one),
-        _Judge(one),
-        title=f"Comparing {one.name}",
-        most=most,
-    )
-
-
-# Classes, so that they can be sent to other processes.
-
-
 class Checkable(ABC):
     """What `percola.recipes.check` compares: recipes, and exports."""
 
@@ -107,6 +88,25 @@ class Recipe(Checkable):
 
     tables: Sequence[Table[Any]]
     observers: Sequence[Observer[Any]]
+
+
+def differences(
+    context: TransactionContext, at: int, one: Comparison, runner: Runner, most: int
+) -> tuple[int, list[str]]:
+    """How many differences there are in the snapshot at that timestamp, and `most` of them."""
+    ranges = runner.cut(context.store, whole(scan.table.name for scan in one.scans))
+    return runner.grouped(
+        context,
+        ranges,
+        _Claims(one, at),
+        _Combine(one),
+        _Judge(one),
+        title=f"Comparing {one.name}",
+        most=most,
+    )
+
+
+# Classes, so that they can be sent to other processes.
 
 
 @dataclass(frozen=True, slots=True)
