@@ -140,9 +140,13 @@ _EQUAL: Final = _number(4, 2)
 _FILTERS: Final = "org.apache.hadoop.hbase.filter."
 
 
+def _filter(name: str, body: bytes) -> bytes:
+    """A filter or comparator of HBase's, by the name of its class."""
+    return _field(1, (_FILTERS + name).encode()) + _field(2, body)
+
+
 def _comparator(name: str, value: bytes) -> bytes:
-    comparable = _field(1, _field(1, value) if value else b"")
-    return _field(5, _field(1, (_FILTERS + name).encode()) + _field(2, comparable))
+    return _field(5, _filter(name, _field(1, _field(1, value) if value else b"")))
 
 
 _NO_VALUE: Final = _comparator("BinaryComparator", b"")
@@ -244,10 +248,6 @@ def _only(columns: tuple[bytes, ...]) -> bytes:
     if len(each) == 1:
         return _field(4, each[0])
     return _field(4, _filter("FilterList", _ANY_OF + b"".join(_field(2, one) for one in each)))
-
-
-def _filter(name: str, body: bytes) -> bytes:
-    return _field(1, (_FILTERS + name).encode()) + _field(2, body)
 
 
 def columns_of(asked: Sequence[Ask]) -> tuple[bytes, ...]:
