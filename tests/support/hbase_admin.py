@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 import jpype
 
 from percola.store.hbase import schema as hbase_settings
 from percola.store.hbase.jvm import java_class
 from percola.store.hbase.store import HBaseStore
+
+_PATIENCE: Final = 240.0
+"""Seconds for which an operator tries again."""
 
 
 class Admin:
@@ -22,8 +26,10 @@ class Admin:
 
     def _ask(self, act: Callable[[], Any]) -> Any:
         """Do what may be done again: `hbase:meta` moves as well, its server may be killed, and
-        on a busy machine a flush may take longer than a call may."""
-        return hbase_settings._ask(self._calls, "asking as an operator", act)
+        on a busy machine a flush may take longer than a store's calls may."""
+        patient = copy.copy(self._calls)
+        patient.timeout_seconds = _PATIENCE
+        return hbase_settings._ask(patient, "asking as an operator", act)
 
     def flush(self, table: str) -> None:
         """Write what stands in memory to files."""
