@@ -11,6 +11,7 @@ import logging
 import os
 import stat
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import pytest
 from children import Child, hear, say
+from commands import SECONDS
 from needs import lack, need
 from stores import in_thread
 
@@ -48,6 +50,19 @@ def modes(folder: Path) -> dict[str, int]:
         str(path.relative_to(folder)): stat.S_IMODE(path.stat().st_mode)
         for path in [folder, *folder.rglob("*")]
     }
+
+
+def test_no_file_of_a_repository_gets_the_number_of_a_closed_stream(tmp_path: Path) -> None:
+    """What a library wrote to standard error was written into the file of LMDB's locks."""
+    program = (
+        "import os, percola\n"
+        "with percola.open('repo', schema=[percola.Table('docs')]), open('numbers', 'w') as file:\n"
+        "    for number in range(3):\n"
+        "        print(os.readlink(f'/proc/self/fd/{number}'), file=file)\n"
+    )
+    line = ["sh", "-c", '"$@" <&- >&- 2>&-', "sh", sys.executable, "-c", program]
+    subprocess.run(line, cwd=tmp_path, check=True, timeout=SECONDS)
+    assert (tmp_path / "numbers").read_text() == "/dev/null\n" * 3
 
 
 # --- Permissions ------------------------------------------------------------------------

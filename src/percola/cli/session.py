@@ -20,7 +20,7 @@ from percola.cli.json_output import write_json
 from percola.errors import NotARepositoryError, PercolaError, UsageError
 from percola.gc.time_log import show_time
 from percola.platform import start_up
-from percola.platform.files import is_full
+from percola.platform.files import is_full, occupy_standard_streams
 from percola.repository import Repository
 from percola.schema import Table
 from percola.transactions.snapshot import Snapshot
@@ -188,14 +188,8 @@ class ListByDefault(click.Group):
 
 
 def _never_go_without_output() -> None:
-    """If standard output or error was closed, as by `>&-`, discard what is written there.
-
-    No file of a repository gets the number of a closed one: what a library or a child writes to
-    standard error would be written into it.
-    """
-    while (unused := os.open(os.devnull, os.O_RDWR)) <= 2:
-        os.set_inheritable(unused, True)
-    os.close(unused)
+    """If standard output or error was closed, as by `>&-`, discard what is written there."""
+    occupy_standard_streams()
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115

@@ -31,6 +31,7 @@ from percola.platform.files import (
     is_full,
     make_folder,
     no_room,
+    occupy_standard_streams,
     restrict,
 )
 from percola.store.base import OneStepStore
@@ -131,6 +132,7 @@ def _open(folder: Path, real: Path, durability: str | None, *, create: bool) -> 
     description = _describe(folder, durability, create=create)
     durability = durability or description["durability"]
     try:
+        occupy_standard_streams()
         if not (real / "store").is_dir():
             make_folder(real / "store")
             sync_folder(real)

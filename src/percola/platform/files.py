@@ -48,6 +48,17 @@ def expanded(path: str) -> Path:
         ) from error
 
 
+def occupy_standard_streams() -> None:
+    """Open /dev/null for each of standard input, output and error that is closed, as by `2>&-`.
+
+    Otherwise the next file that is opened, of a repository too, gets its number, and what a library
+    or a child writes to standard error is written into that file.
+    """
+    while (unused := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(unused, True)
+    os.close(unused)
+
+
 def is_full(error: OSError) -> bool:
     """Whether a call failed because the disk is full or the user's quota is exceeded."""
     return error.errno in _FULL
