@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 from children import Child, say
-from stores import Ground, ScriptedClock, SeamStore, phase, put_all
+from stores import Ground, ScriptedClock, SeamStore, die, heard, phase, put, put_all
 
 import percola
 from percola import (
+    ConflictError,
     LockTimeoutError,
     Repository,
     Table,
@@ -176,3 +177,38 @@ def test_p8_a_slow_commit_is_refreshed_batch_by_batch_and_no_reader_kills_it(
     assert refreshed >= 2
     store.hook = None
     assert reader.snapshot().get(bal, f"{3 * BATCH_ROWS - 1}") == 3 * BATCH_ROWS - 1
+
+
+def test_a_large_transaction_that_fails_gives_back_its_locks_in_few_calls(ground: Ground) -> None:
+    """On a folder each call waits for the disk."""
+    calls: list[int] = []
+    store = heard(ground.store, mutate=lambda found, batch: calls.append(len(batch)))
+    writer = ground.repo(TABLES, store=store)
+    number = 2 * BATCH_ROWS + 10
+    t = writer.transaction(two_phase=True)
+    for i in range(number):
+        t.set(bal, f"{i:05}", i)
+    put(ground.repo(TABLES), bal, f"{number - 1:05}", -1)
+    calls.clear()
+    with pytest.raises(ConflictError):
+        t.commit()
+    assert sum(calls) >= 2 * number - 20, "each row was locked, and given back"
+    assert len(calls) < 20
+    assert ground.left_over(bank, Kind.LOCK) == []
+    assert writer.snapshot().get(bal, "00000") is None
+
+
+def test_locks_that_a_dead_process_left_on_many_rows_are_removed_in_few_calls(
+    ground: Ground,
+) -> None:
+    number = 500
+    rows = {f"{i:05}": i for i in range(number)}
+    die(ground, TABLES, number + 1, bal, rows)
+    assert len(ground.left_over(bank, Kind.LOCK)) == number
+    calls: list[int] = []
+    store = heard(ground.store, mutate=lambda found, batch: calls.append(len(batch)))
+    collected = ground.repo(TABLES, store=store, process="living").collect_garbage(retention=0)
+    assert collected.locks == number
+    assert ground.left_over(bank, Kind.LOCK) == []
+    assert max(calls) >= number - 1
+    assert len(calls) < 20

@@ -342,16 +342,9 @@ class _ResolveRange:
     def __call__(
         self, context: TransactionContext, number: int, one: TableRange
     ) -> Generator[_Locks]:
-        locks = _Locks()
-        oldest = self.chosen
-        for cell, start_ts, raw in walk_kind(context.store, Kind.LOCK, *one):
-            if start_ts >= oldest:
-                continue
-            if context.resolver.try_resolve(cell, start_ts, raw):
-                locks.resolved += 1
-            else:
-                locks.oldest = oldest = start_ts
-        yield locks
+        older = (one for one in walk_kind(context.store, Kind.LOCK, *one) if one[1] < self.chosen)
+        resolved, undecided = context.resolver.try_resolve_all(older)
+        yield _Locks(resolved, min(undecided, default=None))
 
 
 @dataclass(frozen=True, slots=True)

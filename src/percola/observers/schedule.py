@@ -204,24 +204,16 @@ class Schedule:
         """
         if self._context.store.has_notify_table:
             return False
-        clock, found, settled = self._context.clock, False, False
+        clock = self._context.clock
         began = clock.monotonic()
         # A Spark job's transaction has locked a million cells perhaps, until it commits.
-        undecided: set[int] = set()
-        for cell, start_ts, raw in self._observed(Kind.LOCK):
-            found = True
-            if start_ts in undecided:
-                continue
-            if self._context.resolver.try_resolve(cell, start_ts, raw):
-                settled = True
-            else:
-                undecided.add(start_ts)
+        settled, undecided = self._context.resolver.try_resolve_all(self._observed(Kind.LOCK))
         if settled:
             self.note_wake_up()
         now = clock.monotonic()
         with self._guard:
             self._sweep_at = max(self._sweep_at, now + min(LONGEST_REST, RESTS * (now - began)))
-        return found
+        return bool(settled or undecided)
 
     def _is_dirty(self) -> bool:
         store = self._context.store

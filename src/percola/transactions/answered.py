@@ -79,16 +79,15 @@ class _Wait:
         context = self._context
         if context.store.has_notify_table:
             return
-        undecided: set[int] = set()
         settled = set()
         for table in self._tables:
-            for cell, start_ts, raw in walk_kind(context.store, Kind.LOCK, table):
-                if start_ts >= high or start_ts in undecided or not decode_lock(raw).observed:
-                    continue
-                if context.resolver.try_resolve(cell, start_ts, raw):
-                    settled.add(table)
-                else:
-                    undecided.add(start_ts)
+            found = (
+                one
+                for one in walk_kind(context.store, Kind.LOCK, table)
+                if one[1] < high and decode_lock(one[2]).observed
+            )
+            if context.resolver.try_resolve_all(found)[0]:
+                settled.add(table)
         if settled:
             context.wake(settled)
 

@@ -29,9 +29,10 @@ Departures from the paper, all for safety once calls may be late, repeated or lo
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple
 
 from percola.cells import (
@@ -51,6 +52,7 @@ from percola.coordination.base import Coordination
 from percola.errors import LockTimeoutError
 from percola.platform import fork_safety as forks
 from percola.store.base import Condition, Delete, Put, RowMutation, Store
+from percola.transactions.read_cache import batches
 
 _CACHED: Final = 10_000
 _FIRST_WAIT: Final = 0.0005
@@ -203,6 +205,31 @@ class LockResolver:
         self.settle(cell, start_ts, lock, fate)
         return True
 
+    def try_resolve_all(
+        self, locks: Iterable[tuple[Cell, int, bytes]]
+    ) -> tuple[int, frozenset[int]]:
+        """`try_resolve` for many locks; a transaction that is undecided is looked at once.
+
+        Returns how many were removed, and each start_ts of those that were not.
+        """
+        resolved, undecided = 0, set[int]()
+
+        def decided() -> Iterator[tuple[Cell, int, LockRecord, Fate]]:
+            nonlocal resolved
+            for cell, start_ts, raw in locks:
+                if start_ts in undecided:
+                    continue
+                lock = decode_lock(raw)
+                fate = self.fate(lock.primary, start_ts)
+                if fate is None:
+                    undecided.add(start_ts)
+                else:
+                    resolved += 1
+                    yield cell, start_ts, lock, fate
+
+        self.settle_all(decided())
+        return resolved, frozenset(undecided)
+
     def settle(self, cell: Cell, start_ts: int, lock: LockRecord, fate: Fate) -> None:
         """Replace a decided transaction's lock by its write record, or remove it."""
         has_notify_table = self._store.has_notify_table
@@ -210,6 +237,30 @@ class LockResolver:
         held = Condition(True, Kind.LOCK, cell.column, start_ts, start_ts)
         # If the condition fails, another client has settled the lock already.
         self._store.mutate([RowMutation(cell.table, cell.row, [held], changes)])
+
+    def settle_all(self, locks: Iterable[tuple[Cell, int, LockRecord, Fate]]) -> None:
+        """`settle` for many locks: those of a row in one mutation, and many rows in one call."""
+        for batch in batches(self._settling(locks)):
+            applied = self._store.mutate(batch)
+            for mutation in (one for one, done in zip(batch, applied, strict=True) if not done):
+                # Another client has settled a lock of the row meanwhile: each by itself.
+                for condition in mutation.conditions:
+                    cell = Cell(mutation.table, mutation.row, condition.column)
+                    held = self._store.entries(cell, Kind.LOCK, condition.low, condition.high)
+                    for start_ts, raw in held:
+                        self.try_resolve(cell, start_ts, raw)
+
+    def _settling(
+        self, locks: Iterable[tuple[Cell, int, LockRecord, Fate]]
+    ) -> Iterator[RowMutation]:
+        has_notify_table = self._store.has_notify_table
+        for (table, row), group in itertools.groupby(locks, key=lambda one: one[0][:2]):
+            conditions: list[Condition] = []
+            changes: list[Put | Delete] = []
+            for cell, start_ts, lock, fate in group:
+                conditions.append(Condition(True, Kind.LOCK, cell.column, start_ts, start_ts))
+                changes += settling_changes(cell.column, start_ts, lock, fate, has_notify_table)
+            yield RowMutation(table, row, conditions, changes)
 
     def fate(self, primary: Cell, start_ts: int, *, force: bool = False) -> Fate | None:
         """Decide about the transaction that began at `start_ts`; None while it may yet commit.

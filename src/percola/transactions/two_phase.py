@@ -502,10 +502,12 @@ class TwoPhaseCommit:
             return  # The primary itself was refused: nothing is stored or in flight.
         try:
             fate = resolver.fate(primary, self._start_ts, force=True)
-            for cell in self._locked:
-                if fate is None:
-                    return
-                resolver.settle(cell, self._start_ts, self._lock(cell, primary), fate)
+            if fate is not None:
+                resolver.settle_all(
+                    (cell, self._start_ts, self._lock(cell, primary), fate)
+                    for cell in self._locked
+                    if cell != primary
+                )
         except (RepositoryError, UnknownTableError):
             return
 

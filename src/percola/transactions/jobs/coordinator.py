@@ -58,7 +58,7 @@ from typing import Any, Final
 from percola.cells import Cell, Kind, LockRecord, Op, decode_lock
 from percola.errors import RolledBackError, StoreError
 from percola.repository import Repository
-from percola.store.base import Condition, Delete, Put, RowMutation
+from percola.store.base import Condition, RowMutation
 from percola.store.walks import walk_kind
 from percola.transactions.context import TransactionContext
 from percola.transactions.jobs.attempt import Attempt, Part
@@ -75,8 +75,8 @@ from percola.transactions.jobs.job_row import (
     State,
     Subtransaction,
 )
-from percola.transactions.lock_resolver import Fate, commit_changes, settling_changes
-from percola.transactions.read_cache import BATCH_ROWS, batches
+from percola.transactions.lock_resolver import Fate, commit_changes
+from percola.transactions.read_cache import BATCH_ROWS
 from percola.transactions.transaction import Transaction
 from percola.transactions.two_phase import TwoPhaseCommit
 
@@ -315,22 +315,16 @@ class JointTransaction:
                 row.roll_back(one)
         for claim in claims.values():
             row.clear_claim(claim)
-        for table in self._tables:
-            for batch in batches(self._settling(table)):
-                applied = self._context.store.mutate(batch)
-                for mutation in (one for one, done in zip(batch, applied, strict=True) if not done):
-                    self._settle_cells(mutation)
+        self._context.resolver.settle_all(self._decided())
         self._context.wake(self._tables)
 
-    def _settling(self, table: str) -> Iterator[RowMutation]:
-        """The mutations that finish the job's locks in a table, row by row."""
+    def _decided(self) -> Iterator[tuple[Cell, int, LockRecord, Fate]]:
+        """The job's locks in the tables that it writes, whose outcome is known."""
         store, resolver = self._context.store, self._context.resolver
         fates: dict[int, Fate | None] = {}
-        locks = walk_kind(store, Kind.LOCK, table, first=BATCH_ROWS, limit=BATCH_ROWS)
-        for (_, row), group in itertools.groupby(locks, key=lambda one: one[0][:2]):
-            conditions: list[Condition] = []
-            changes: list[Put | Delete] = []
-            for cell, start_ts, raw in group:
+        for table in self._tables:
+            locks = walk_kind(store, Kind.LOCK, table, first=BATCH_ROWS, limit=BATCH_ROWS)
+            for cell, start_ts, raw in locks:
                 lock = decode_lock(raw)
                 if not self._row.owns(lock.primary):
                     continue
@@ -338,19 +332,7 @@ class JointTransaction:
                     fates[start_ts] = resolver.fate(lock.primary, start_ts)
                 fate = fates[start_ts]
                 if fate is not None:
-                    conditions.append(Condition(True, Kind.LOCK, cell.column, start_ts, start_ts))
-                    has_notify_table = store.has_notify_table
-                    changes += settling_changes(cell.column, start_ts, lock, fate, has_notify_table)
-            if changes:
-                yield RowMutation(table, row, conditions, changes)
-
-    def _settle_cells(self, refused: RowMutation) -> None:
-        """Cell by cell: somebody has settled one of the row meanwhile."""
-        store, resolver = self._context.store, self._context.resolver
-        for condition in refused.conditions:
-            cell = Cell(refused.table, refused.row, condition.column)
-            for start_ts, raw in store.entries(cell, Kind.LOCK, condition.low, condition.high):
-                resolver.try_resolve(cell, start_ts, raw)
+                    yield cell, start_ts, lock, fate
 
 
 class _JointCommit(TwoPhaseCommit):
