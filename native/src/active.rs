@@ -114,7 +114,7 @@ impl ActiveSnapshots {
     fn publish(&self, py: Python<'_>) -> PyResult<()> {
         self.state.edit(py).since = 0;
         loop {
-            // 0 where nothing is read; at timestamp 0 there is nothing that could be removed.
+            // 0 where nothing is read but at timestamp 0, at which a repository is empty.
             let oldest = self.oldest(py).unwrap_or(0);
             self.state.edit(py).held = oldest;
             self.tell(py, oldest)?;
@@ -183,9 +183,10 @@ impl ActiveSnapshots {
         Ok(())
     }
 
-    /// The oldest timestamp that is read at, or None.
+    /// The oldest timestamp that is read at, or None. Not 0, which says that nothing is.
     fn oldest(&self, py: Python<'_>) -> Option<u64> {
         self.afresh(py);
-        self.state.get(py).active.values().min().copied()
+        let state = self.state.get(py);
+        state.active.values().filter(|ts| **ts != 0).min().copied()
     }
 }

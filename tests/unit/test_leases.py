@@ -92,6 +92,27 @@ def test_a_snapshot_of_the_past_is_kept_though_one_of_the_present_was_open_befor
         assert repo.collect_garbage(retention=0).safe_point > past
 
 
+def test_a_snapshot_of_the_empty_repository_leaves_others_protected(
+    tmp_path: Path, active: type[ActiveSnapshots]
+) -> None:
+    told: list[int] = []
+    leases = active(told.append)
+    for key, ts in enumerate((0, 0, 50, 60)):
+        leases.add(key, ts)
+    assert told[-1] == leases.oldest() == 50
+    leases.drop(2)
+    assert told[-1] == 60
+    leases.drop(3)
+    assert told[-1] == 0
+    with percola.open(tmp_path / "repo", schema=[bank]) as repo, repo.snapshot() as empty:
+        assert empty.start_ts == 0
+        repo.run(lambda t: t.set(bal, "Bob", 1))
+        with repo.snapshot() as now:
+            repo.run(lambda t: t.set(bal, "Bob", 2))
+            assert repo.collect_garbage(retention=0).safe_point <= now.start_ts
+            assert now.get(bal, "Bob") == 1
+
+
 def test_a_faster_way_to_publish_is_used_until_it_is_refused() -> None:
     told: list[tuple[str, int]] = []
     refused = False

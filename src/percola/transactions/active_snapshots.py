@@ -97,14 +97,14 @@ class ActiveSnapshots:
             self._publish()
 
     def oldest(self) -> int | None:
-        """The oldest timestamp that is read at, or None."""
+        """The oldest timestamp that is read at, or None. Not 0, which says that nothing is."""
         # A list first: copying is atomic, while other threads add and drop.
-        return min(list(self._active.values()), default=None)
+        return min(filter(None, list(self._active.values())), default=None)
 
     def _publish(self) -> None:
         self._since = 0
         while True:
-            # 0 where nothing is read; at timestamp 0 there is nothing that could be removed.
+            # 0 where nothing is read but at timestamp 0, at which a repository is empty.
             oldest = self.oldest() or 0
             self._held = oldest
             self._tell_at_first(oldest)
