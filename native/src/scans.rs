@@ -21,7 +21,7 @@ const UNWANTED: usize = 24;
 /// Cells that `scan` passes before it gives up the GIL, which comes back after milliseconds if other
 /// threads compute.
 const FEW: usize = 64;
-/// Long values of about so many bytes end a scan into arrays.
+/// Long values of about so many bytes end a scan.
 const LONG_BYTES: usize = 16 << 20;
 const LONG: usize = 256;
 /// Before the row in a key: the table.
@@ -270,12 +270,13 @@ impl<'a> Wanted<'a> {
 struct Cells<'a> {
     wanted: Wanted<'a>,
     limit: usize,
+    long: usize,
     found: Vec<(&'a [u8], &'a [u8], State<'a>)>,
 }
 
 impl<'a> Taker<'a> for Cells<'a> {
     fn begins(&mut self) -> bool {
-        self.found.len() < self.limit
+        self.found.len() < self.limit && self.long < LONG_BYTES
     }
 
     fn place(&self, column: &[u8]) -> Option<usize> {
@@ -287,6 +288,9 @@ impl<'a> Taker<'a> for Cells<'a> {
     }
 
     fn take(&mut self, row: &'a [u8], column: &'a [u8], _: usize, state: State<'a>) {
+        if let State::Value(_, value) = &state {
+            self.long += long_bytes(value);
+        }
         self.found.push((row, column, state));
     }
 }
@@ -312,6 +316,7 @@ pub fn scan<'py>(
     let mut taker = Cells {
         wanted: Wanted::new(columns.as_ref()),
         limit,
+        long: 0,
         found: Vec::new(),
     };
     // SAFETY: the transaction is live while the environment counts this thread as inside, or while

@@ -62,3 +62,19 @@ def test_a_cell_is_read_by_the_short_path_although_others_have_locked_it(
                 patch.setattr(LmdbStore, "_state", walk)
                 assert snapshot.get(written, "a") == b"value"
                 assert snapshot.get(never, "a") is None
+
+
+@pytest.mark.parametrize("engine", engines.ENGINES)
+def test_a_scan_of_long_values_is_read_in_parts(tmp_path: Path, engine: str) -> None:
+    """A snapshot's scan holds a part in memory."""
+    table = Table("pages")
+    body = table.column("body")
+    value = b"x" * (1 << 20)
+    with engines.using(engine), percola.open(tmp_path / "repo", [table], durability="relaxed") as r:
+        with r.transaction() as t:
+            for number in range(40):
+                t.set(body, f"{number:02}", value)
+        store, ts = r.context.store, r.context.oracle.read_timestamp()
+        found, following = store.scan("pages", b"", b"", ts, limit=512)
+        assert len(found) == 16 and following == b"16"
+        assert [row.key for row in r.snapshot().scan(table)] == [f"{n:02}" for n in range(40)]

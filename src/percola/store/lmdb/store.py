@@ -86,6 +86,7 @@ _OF_KIND: Final = {
 }
 _AFTER: Final = b"\xff" * 9
 _STEPS: Final = 24  # Cells that a scan skips one by one before it seeks the next wanted column.
+_LONG_BYTES: Final = 16 << 20  # Long values of about so many bytes end a scan.
 _new_cell: Final = functools.partial(tuple.__new__, Cell)
 _PUT, _DELETE, _LOCK = int(Op.PUT), int(Op.DELETE), int(Op.LOCK)
 
@@ -505,6 +506,7 @@ class LmdbStore(OneStepStore):
             row = b""
             names = sorted(name for name, _ in columns or ())
             idle = 0  # Consecutive cells of this row that are not wanted.
+            long = 0
             while going:
                 entry = cursor.key()
                 if entry >= last:
@@ -514,7 +516,7 @@ class LmdbStore(OneStepStore):
                     row_part = entry[: at + 2]
                     row = entry[2:at].replace(b"\0\xff", b"\0")
                     idle = 0
-                    if len(found) >= limit:
+                    if len(found) >= limit or long >= _LONG_BYTES:
                         return found, row
                 key = entry[:-8]
                 column = key[len(row_part) : -1]
@@ -523,6 +525,8 @@ class LmdbStore(OneStepStore):
                     state = self._state(txn, cursor, key, ts)
                     if state[0] is not None or state[2] is not None:
                         found.append((Cell(table, row, column), state))
+                        if (value := state[2]) is not None and len(value) > INLINE_BYTES:
+                            long += len(value)
                 elif names and (idle := idle + 1) > _STEPS:
                     idle = 0
                     after = bisect_left(names, column)
