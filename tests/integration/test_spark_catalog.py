@@ -124,6 +124,21 @@ def test_only_the_columns_that_a_query_needs_are_read(spark: SparkSession, catal
     assert frame.collect() == [(10.5,)]
 
 
+@pytest.mark.parametrize("key", ["page-url", "page.url", "page `url`"])
+def test_the_rows_key_may_have_a_name_that_sql_quotes(
+    spark: SparkSession, query: Query, catalog: str, repo: Repository, key: str
+) -> None:
+    spark.conf.set(f"spark.sql.catalog.{catalog}.option.rowColumn", key)
+    column = f"`{key.replace('`', '``')}`"
+    assert query(f"SELECT name FROM $.products WHERE {column} = 'p2'") == [("Bell",)]
+    query(f"UPDATE $.products SET name = 'Gong' WHERE {column} = 'p2'")
+    query(f"DELETE FROM $.products WHERE {column} > 'p2'")
+    assert query(f"SELECT {column}, name FROM $.products ORDER BY 1") == [
+        ("p1", "Anvil"),
+        ("p2", "Gong"),
+    ]
+
+
 def test_filters_that_are_handed_down_keep_the_same_rows(query: Query) -> None:
     assert query("SELECT row FROM $.products WHERE price > 10") == [("p1",)]
     assert query("SELECT row FROM $.products WHERE price IS NULL ORDER BY row") == [

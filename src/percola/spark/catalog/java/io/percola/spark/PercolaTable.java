@@ -18,6 +18,7 @@ import org.apache.spark.sql.connector.catalog.SupportsRowLevelOperations;
 import org.apache.spark.sql.connector.catalog.SupportsWrite;
 import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.catalog.TruncatableTable;
+import org.apache.spark.sql.connector.expressions.Expressions;
 import org.apache.spark.sql.connector.metric.CustomMetric;
 import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.Scan;
@@ -175,10 +176,7 @@ class PercolaTable implements SupportsRead, SupportsWrite, SupportsRowLevelOpera
 
     @Override
     public boolean truncateTable() {
-      String quoted =
-          super.name.stream()
-              .map(part -> "`" + part.replace("`", "``") + "`")
-              .collect(Collectors.joining("."));
+      String quoted = super.name.stream().map(Source::quoted).collect(Collectors.joining("."));
       SparkSession.active().sql("DELETE FROM " + quoted);
       return true;
     }
@@ -231,7 +229,9 @@ class PercolaTable implements SupportsRead, SupportsWrite, SupportsRowLevelOpera
       // Filters that were taken are applied to columns that nothing else may need.
       Set<String> names = new LinkedHashSet<>(List.of(needed.fieldNames()));
       for (Filter filter : offered) {
-        names.addAll(List.of(filter.references()));
+        for (String reference : filter.references()) { // With backquotes, where SQL needs them.
+          names.add(Expressions.column(reference).fieldNames()[0]);
+        }
       }
       List<StructField> fields = new ArrayList<>();
       for (StructField field : schema.fields()) {

@@ -55,7 +55,8 @@ final class RowChanges implements SupportsDelta {
 
   @Override
   public NamedReference[] rowId() {
-    return new NamedReference[] {Expressions.column(table.schema().fields()[0].name())};
+    String name = table.schema().fields()[0].name();
+    return new NamedReference[] {Expressions.column(Source.quoted(name))};
   }
 
   @Override

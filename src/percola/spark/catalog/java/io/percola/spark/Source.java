@@ -35,4 +35,9 @@ final class Source {
     }
     return answer;
   }
+
+  /** A name as SQL takes it, whatever characters it has. */
+  static String quoted(String name) {
+    return "`" + name.replace("`", "``") + "`";
+  }
 }
