@@ -504,9 +504,7 @@ class TwoPhaseCommit:
             fate = resolver.fate(primary, self._start_ts, force=True)
             if fate is not None:
                 resolver.settle_all(
-                    (cell, self._start_ts, self._lock(cell, primary), fate)
-                    for cell in self._locked
-                    if cell != primary
+                    (cell, self._start_ts, self._lock(cell, primary), fate) for cell in self._locked
                 )
         except (RepositoryError, UnknownTableError):
             return
