@@ -316,6 +316,26 @@ def test_no_more_runs_begin_than_the_rate_allows_and_one_answers_what_waited(
     assert bench.look() == [] and bench.repo.pending().keys() == {"pages.body"}
 
 
+def test_a_scanner_that_another_has_overtaken_begins_no_run_above_the_rate(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Ordered(ground, rate=0.5)
+    bench.stir(**ROWS)
+    coordination = bench.repo.context.coordination
+    try_lock = coordination.try_lock
+
+    def overtaken(table: str, row: bytes) -> bool:
+        # Another scanner of the worker begins a run after this one has found that it may.
+        monkeypatch.setattr(coordination, "try_lock", try_lock)
+        assert not bench.schedule.note_begun(stirred.address)
+        return try_lock(table, row)
+
+    monkeypatch.setattr(coordination, "try_lock", overtaken)
+    assert bench.look() == []
+    bench.clock.now += 2.0
+    assert len(bench.look()) == 1
+
+
 def test_a_rate_holds_up_no_other_observer(ground: Ground) -> None:
     bench = Ordered(ground)
 

@@ -501,7 +501,9 @@ class Scanner:
                 raw = ahead.pop(cell)
                 address = (table, cell.column)
                 shares = address in sharing
-                self._schedule.note_begun(address)
+                if wait := self._schedule.note_begun(address):
+                    found |= self._later(wait, row)
+                    continue
                 began = clock.monotonic() if shares else 0.0
                 outcome = self._work_cell(cell, raw, ahead, held)
                 if shares:

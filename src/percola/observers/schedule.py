@@ -157,14 +157,21 @@ class Schedule:
                 rested = now + seconds * (1 / sharing[one] - 1)
                 self._rested[one] = max(rested, self._rested.get(one, rested))
 
-    def note_begun(self, address: Address) -> None:
-        """Note that a run begins on a column with a limit of runs a second."""
+    def note_begun(self, address: Address) -> float:
+        """Note that a run begins on a column, unless its limit of runs a second is reached.
+
+        Then another scanner has begun one meanwhile; returns the seconds until a run may begin.
+        """
         limited = self._observers.limited
-        if address in limited:
-            with self._guard:
-                now = self._context.clock.monotonic()
-                for one in self._observers.together[address] & limited.keys():
-                    self._may_begin[one] = now + 1 / limited[one]
+        if address not in limited:
+            return 0.0
+        with self._guard:
+            now = self._context.clock.monotonic()
+            if (wait := self._may_begin.get(address, now) - now) > 0:
+                return wait
+            for one in self._observers.together[address] & limited.keys():
+                self._may_begin[one] = now + 1 / limited[one]
+            return 0.0
 
     def begins_in(self, columns: Set[Address]) -> float:
         """Seconds until a run may begin on one of these columns; 0 for at once."""
