@@ -242,6 +242,29 @@ def test_a_table_with_a_row_that_another_scanner_works_on_is_looked_at_again(sta
     assert stage.ran == ["a"]
 
 
+def test_a_row_that_another_scanner_works_on_for_long_is_looked_at_less_and_less_often(
+    stage: Stage,
+) -> None:
+    stage.look()
+    put(stage.repo, target, "a", "x")
+    coordination = stage.repo.context.coordination
+    assert coordination.try_lock("links", b"a")
+    began, looks = stage.clock.now, 0
+    while stage.clock.now < began + 60:
+        stage.look()
+        stage.clock.now += stage.wait
+        looks += 1
+    assert looks < 80, "about once a second, as in case a wake-up was lost"
+    put(stage.repo, target, "b", "x")
+    stage.look()
+    assert stage.ran == ["b"]
+    assert stage.look() and stage.wait < 0.1, "there was work meanwhile"
+    coordination.unlock("links", b"a")
+    stage.clock.now += stage.wait
+    stage.look()
+    assert stage.ran == ["b", "a"]
+
+
 class TestRows:
     """Wake-ups that name rows, as those of a cluster do."""
 

@@ -85,6 +85,7 @@ _CHUNK: Final = 64
 _ORDERED: Final = 10_000
 _STINT: Final = 2.0  # seconds
 _BUSY_WAIT: Final = 0.02
+_MOST_IN_VAIN: Final = 16
 _LONGEST_STEP: Final = 1024
 _TELEPORTS: Final = 4
 _TABLETS: Final = 60.0
@@ -124,6 +125,7 @@ class Scanner:
         self._schedule = schedule
         self._rng = rng
         self._misfortunes = 0
+        self._in_vain = 0  # Looks in a row that found nothing but rows of other scanners.
         # Where each table's next time slice resumes; None: from another place.
         self._left: dict[str, bytes | None] = {}
         self._clean = schedule.clean
@@ -184,11 +186,16 @@ class Scanner:
         if has_turn and Found.RAN not in found:
             self._clean.put_off(now + min(LONGEST_REST, RESTS * (now - began)))
         if Found.RAN in found:
+            self._in_vain = 0
             return 0.0
         # At least once per `rescan`, as observers may be resumed.
         wait = rest or min(rescan, max(_BUSY_WAIT, self._clean.next_turn() - now))
-        if found & (Found.HELD | Found.SOON | Found.ELSEWHERE):
+        if found & (Found.SOON | Found.ELSEWHERE):
             wait = min(wait, _BUSY_WAIT)
+        elif Found.HELD in found:
+            # The run there may take minutes, and ends with a look of its own scanner.
+            wait = min(wait, _BUSY_WAIT * 2**self._in_vain)
+        self._in_vain = min(self._in_vain + 1, _MOST_IN_VAIN) if Found.HELD in found else 0
         if self._observers.deferred:
             wait = min(wait, self._schedule.quiet_in() or wait)
         if Found.LATER in found:
