@@ -266,6 +266,30 @@ def test_a_column_that_another_program_added_is_told_as_such(tmp_path: Path) -> 
         assert [(column.name, one) for column, one in found.items()] == [("added", 1)]
 
 
+def test_a_part_of_a_family_is_that_part_also_of_a_row_that_was_read_whole(
+    repo: Repository,
+) -> None:
+    repo.run(lambda t: [t.set(tags[name], "a", 1) for name in ("red", "rose", "blue")])
+    row = repo.snapshot().get_row(docs, "a")
+    assert row.family(tags.starting("r")) == {"red": 1, "rose": 1}
+    assert row.family(tags).keys() == {"red", "rose", "blue"}
+
+
+def test_a_name_in_place_of_a_column_of_a_row_is_refused_in_a_sentence(repo: Repository) -> None:
+    repo.run(lambda t: t.set(title, "a", "A"))
+    row = repo.snapshot().get_row(docs, "a")
+    wrong: dict[str, Callable[[], object]] = {
+        "'title' is not a Column: name a column of the table 'docs'": lambda: row[any_("title")],
+        "'size' is not a Column": lambda: row.get(any_("size"), 0),
+        "'seen' is not a Column": lambda: any_("seen") in row,
+        "is not a Column": lambda: any_(tags) in row,
+        "'tag' is not a Family": lambda: row.family(any_("tag")),
+    }
+    for says, call in wrong.items():
+        with pytest.raises(UsageError, match=says):
+            call()
+
+
 def test_one_thing_in_place_of_a_list_is_refused_in_a_sentence(repo: Repository) -> None:
     look = observer(seen, name="look")(lambda t, row: None)
     now = repo.snapshot()

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar, overload
 
 from percola.codecs import V
-from percola.errors import UnknownColumnError
+from percola.errors import UnknownColumnError, UsageError
 from percola.schema import Column, Family, R, Table
 
 D = TypeVar("D")
@@ -33,11 +33,21 @@ class Row(Generic[R]):
         return bool(self._values)
 
     def __contains__(self, column: Column[R, Any]) -> bool:
-        return column.key in self._values
+        return self._raw(column) is not None
+
+    def _raw(self, column: Column[R, Any]) -> bytes | None:
+        """The column's value as it is stored; UsageError for anything but a column."""
+        try:
+            return self._values.get(column.key)
+        except AttributeError:
+            raise UsageError(
+                f"{column!r} is not a Column: name a column of the table {self._table.name!r} as "
+                "your program has declared it, or as its `resolve` finds it by name."
+            ) from None
 
     def __getitem__(self, column: Column[R, V]) -> V:
         """The column's value; KeyError if the row has none."""
-        raw = self._values.get(column.key)
+        raw = self._raw(column)
         if raw is None:
             raise KeyError(f"The row {self.key!r} has no {column!r}.")
         return column.decode_value(raw)
@@ -48,16 +58,18 @@ class Row(Generic[R]):
     def get(self, column: Column[R, V], default: D) -> V | D: ...
     def get(self, column: Column[R, V], default: D | None = None) -> V | D | None:
         """The column's value, or `default` if the row has none."""
-        raw = self._values.get(column.key)
+        raw = self._raw(column)
         return default if raw is None else column.decode_value(raw)
 
     def family(self, family: Family[R, V]) -> dict[str, V]:
         """The values of a family's columns by qualifier."""
+        if not isinstance(family, Family):
+            raise UsageError(f"{family!r} is not a Family.")
         skip = len(family.prefix)
         found = {
             name[skip:].decode(): raw
             for name, raw in self._values.items()
-            if name.startswith(family.prefix)
+            if name.startswith(family.read)
         }
         try:
             return {name: family.codec.decode(raw) for name, raw in found.items()}
