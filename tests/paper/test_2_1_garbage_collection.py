@@ -501,3 +501,23 @@ def test_p4_rollback_records_go_although_no_collector_lives_long_and_by_one_cloc
     assert collected_after(600) == 0, "clocks of two machines are not compared"
     assert [collected_after(1000) for _ in range(2)] == [0, 1]
     assert [ground.entries(bal, row, Kind.WRITE) for row in left] == [[], []]
+
+
+def test_a_collector_that_stood_still_does_not_rest_for_nine_times_as_long(
+    ground: Ground,
+) -> None:
+    """The process was stopped, or the store did not answer: it holds the turn of all workers."""
+    clock = ScriptedClock()
+    hours = [10_000.0]
+
+    def stand_still(found: object, kind: Kind, *_: object) -> None:
+        if kind is Kind.WRITE and hours:
+            clock.now += hours.pop()
+
+    store = heard(ground.store, scan_kind=stand_still)
+    repo = ground.repo(TABLES, store=store, clock=clock)
+    for value in range(3):
+        put(repo, bal, "Bob", value)
+    collected = GarbageCollector(repo.context, retention=0, share=0.1).collect()
+    assert collected.complete and not hours
+    assert clock.slept and max(clock.slept) <= 60

@@ -79,6 +79,8 @@ _DONE_TS: Final = 1
 _TURN: Final = Cell(SYSTEM_TABLE, b"gc", b"")
 """Its advisory lock is that of collecting."""
 _RECORDS: Final = 1_000
+_LONGEST_REST: Final = 10.0
+"""Seconds: the store may not have answered for long, or the process have been stopped."""
 _CHANGES: Final = 10_000
 """The most changes of one row in one mutation: stores limit that, Bigtable to 100,000."""
 
@@ -381,7 +383,8 @@ class _CollectRange:
                 self._remove(store, cells, cursor.counts)
                 cursor.move(row)
                 if self.share < 1:
-                    clock.sleep((clock.monotonic() - began) * (1 - self.share) / self.share)
+                    rest = (clock.monotonic() - began) * (1 - self.share) / self.share
+                    clock.sleep(min(_LONGEST_REST, rest))
                 yield cursor.counts
         except GeneratorExit:
             cursor.save()
