@@ -12,6 +12,7 @@ from stores import DEADLINE, Gate, Ground, at_work
 
 from percola import ObserverTimeoutError, Repository, Table, Transaction, Worker, observer
 from percola.cells import Kind
+from percola.clock import Clock
 from percola.inspection import failures
 from percola.oracle.base import Oracle
 from percola.oracle.embedded import EmbeddedOracle
@@ -203,3 +204,32 @@ def test_n5_an_observer_that_raises_the_error_of_a_time_limit_itself_counts_as_f
     [failure] = failures(repo)
     assert failure.error.endswith("The service did not answer.")
     assert repo.snapshot().get(size, "good") == 1
+
+
+class JumpingClock(Clock):
+    """The real clock, and what a process that was stopped finds when it goes on."""
+
+    ahead = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.ahead
+
+
+def test_n5_time_for_which_the_process_was_stopped_does_not_count(
+    ground: Ground, wait_until: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by Ctrl-Z in a terminal, or with its container."""
+    clock = JumpingClock()
+    repo = ground.repo(TABLES, clock=clock)
+    looks: list[float] = []
+    monkeypatch.setattr(repo.context.coordination, "check_place", lambda: looks.append(clock.ahead))
+    hanging = Hanging()
+    write(repo, "bad")
+    worker = Worker(repo, [hanging.observer], threads=1, timeout=100.0, retention=None)
+    with at_work(worker), hanging:
+        hanging.gate.await_arrival()
+        clock.ahead = 3600.0
+        wait_until(lambda: looks.count(3600.0) >= 2)
+        hanging.gate.open()
+        wait_until(lambda: repo.snapshot().get(size, "bad") or list(failures(repo)))
+    assert list(failures(repo)) == []

@@ -83,7 +83,8 @@ class WorkerOptions:
             attempts of all workers count.
         first_wait: seconds until the second attempt; the wait doubles with each failure.
         longest_wait: upper bound of the wait in seconds.
-        timeout: seconds after which a running observer is given up and its change dead-lettered.
+        timeout: seconds after which a running observer is given up and its change dead-lettered;
+            those in which the whole process is stopped do not count.
         rescan: seconds between scans without a wake-up, in case a wake-up was lost.
         sweep: seconds between scans for locks that dead processes left on observed columns.
         retention: seconds for which superseded versions stay readable; the worker removes
@@ -592,6 +593,13 @@ class Runner:
         for run in self._running.values():
             run.guard = self._guard
             run.given_up = f"{run.observer.name} has forked this process, which is no worker."
+
+    def excuse(self, seconds: float) -> None:
+        """Have these seconds, in which the process stood still, count towards no time limit."""
+        now = self._clock.monotonic()
+        with self._guard:
+            for run in self._running.values():
+                run.began = min(now, run.began + seconds)
 
     def give_up_late(self) -> list[tuple[threading.Thread, list[Row]]]:
         """Give up runs that exceed the time limit, and dead-letter their changes.

@@ -390,8 +390,14 @@ class Worker:
 
         Ends the worker if its repository is gone.
         """
-        period = min(1.0, self._options.timeout / 4)
+        period, clock = min(1.0, self._options.timeout / 4), self._context.clock
+        looked_at = clock.monotonic()
         while not self._stopped.wait(period):
+            late = clock.monotonic() - looked_at - period
+            looked_at += period + late
+            if late > period:
+                # The process was stopped, by Ctrl-Z or with its container: no run has gone on.
+                self._runs.excuse(late)
             try:
                 self._context.coordination.check_place()
                 for thread, rows in self._runs.give_up_late():
