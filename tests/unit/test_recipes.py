@@ -688,3 +688,10 @@ def test_values_that_cannot_be_contributed_are_refused() -> None:
         by_key.register(t, "a", "p17")
     with pytest.raises(WrongTypeError, match="lists of texts, but this is str 'red'"):
         seen.contribute(t, "a", {"g": "red"})
+
+
+@pytest.mark.parametrize(("make", "longest"), [(Sums, 40), (Distinct, 33), (Index, 40)])
+def test_a_recipe_whose_name_is_too_long_says_so(make: Any, longest: int) -> None:
+    assert make("x" * longest, Table("source")).tables
+    with pytest.raises(SchemaError, match=r"named after it to its source 'source'.*shorter name"):
+        make("x" * (longest + 1), Table("source"))

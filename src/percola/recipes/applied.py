@@ -1,6 +1,6 @@
 """What each row has contributed to a derived table so far, stored beside the row.
 
-    orders['o17'] applied:spent = {"c001": {"euros": 90}}
+    orders['o17'] applied.spent = {"c001": {"euros": 90}}
 
 A derived value stays right under snapshot isolation if every contribution has one owner, the row
 that it comes from, and only a run for the owner changes it: the run reads what was contributed
@@ -20,10 +20,10 @@ from typing import Any, Final, Generic, NamedTuple
 
 from percola.codecs import Codec
 from percola.codecs.base import decoded_json
-from percola.errors import WrongTypeError
+from percola.errors import SchemaError, WrongTypeError
 from percola.recipes.comparing import Claim, Scan
 from percola.recipes.keys import check_key
-from percola.schema import Column, R, Table
+from percola.schema import MAX_NAME, Column, R, Table
 from percola.transactions.row import Row
 from percola.transactions.snapshot import Snapshot
 from percola.transactions.transaction import Transaction
@@ -110,8 +110,11 @@ class Change(NamedTuple):
 class Applied(Generic[R]):
     """What the rows of a table have contributed to one derived table.
 
-    Declares the column `applied:NAME` of the source table, of JSON: the contributions by key. It
-    must be declared before the repository is opened with the table.
+    Declares the column `applied.NAME` of the source table, of JSON: the contributions by key. It
+    must be declared before the repository is opened with the table. If it is deleted by anything
+    but the recipe, as with all other columns of its row, the contribution can never be taken back.
+
+    Raises SchemaError for a name that is too long for such a column.
 
     Attributes:
         name: of the derived table.
@@ -120,9 +123,16 @@ class Applied(Generic[R]):
     """
 
     def __init__(self, source: Table[R], name: str) -> None:
+        column = f"applied.{name}"
+        if len(column) > MAX_NAME:
+            raise SchemaError(
+                f"A recipe adds a column named after it to its source {source.name!r}, and "
+                f"{column!r} has {len(column)} characters, of which {MAX_NAME} are allowed: give "
+                "the recipe a shorter name."
+            )
         self.name: Final = name
         self.source: Final[Table[R]] = source
-        self.column: Final[Column[R, Any]] = source.column(f"applied.{name}", VALUES)
+        self.column: Final[Column[R, Any]] = source.column(column, VALUES)
 
     def diff(self, t: Transaction, row: R, now: Mapping[str, Any]) -> list[Change]:
         """What changes if the row contributes `now`, and record that it does.
