@@ -185,8 +185,11 @@ def test_what_cannot_be_held_is_refused(repo: Repository) -> None:
     for retention in ("24h", None, -1, float("nan")):
         with pytest.raises(ConflictingOptionsError, match=r"is not a number of seconds from 0 up"):
             repo.collect_garbage(retention=retention)  # type: ignore[arg-type]
-    with pytest.raises(ConflictingOptionsError, match="cannot name a hold"):
-        repo.hold(ts, 1, name="x" * 129)
+    for name in ("x" * 129, "\ud800", 5):
+        with pytest.raises(ConflictingOptionsError, match="cannot name a hold"):
+            repo.hold(ts, 1, name=name)  # type: ignore[arg-type]
+        with pytest.raises(ConflictingOptionsError, match="cannot name a hold"):
+            repo.release(name)  # type: ignore[arg-type]
     for bad in (ts + 1000, -1, "now"):
         with pytest.raises(UsageError, match="cannot be held: timestamps go from 1"):
             repo.hold(bad, 1)  # type: ignore[arg-type]

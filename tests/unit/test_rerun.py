@@ -132,6 +132,11 @@ def test_prefixes_that_overlap_mark_a_row_once(repo: Repository) -> None:
     assert rerun(repo, measure, prefixes=["c", "a/0002"]).rows == 1
 
 
+def test_a_function_in_place_of_an_observer_is_refused(repo: Repository) -> None:
+    with pytest.raises(percola.ObserverError, match=r"is not an observer: decorate the function"):
+        rerun(repo, lambda t, row: None)  # type: ignore[arg-type]
+
+
 def test_a_text_in_place_of_prefixes_is_refused(repo: Repository) -> None:
     """Its characters would be prefixes, each of them."""
     fill(repo, 4)

@@ -130,9 +130,12 @@ def _decode(cell: Cell, raw: bytes) -> RetentionHold:
 
 
 def _cell(name: str) -> Cell:
-    key = name.encode()
+    try:
+        key = name.encode()
+    except (AttributeError, UnicodeEncodeError):
+        key = b""
     if not 0 < len(key) <= _NAME_BYTES or b"\0" in key:
         raise ConflictingOptionsError(
-            f"{name[:60]!r} cannot name a hold: use 1 to {_NAME_BYTES} bytes without NUL."
+            f"{str(name)[:60]!r} cannot name a hold: use 1 to {_NAME_BYTES} bytes without NUL."
         )
     return Cell(SYSTEM_TABLE, _PREFIX + key, _COLUMN)

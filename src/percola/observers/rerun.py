@@ -33,7 +33,7 @@ from typing import Any, Final
 
 from percola.cells import Cell, ack_column
 from percola.clock import backoff
-from percola.errors import ConflictingOptionsError, TransientError, UsageError
+from percola.errors import ConflictingOptionsError, ObserverError, TransientError, UsageError
 from percola.observers.observer import ObservedColumn, Observer
 from percola.platform import fork_safety as forks
 from percola.ranges import HERE, Counts, Cursor, Runner, TableRange, Unfinished, Walk
@@ -93,8 +93,13 @@ def rerun(
 
     Raises UsageError if another process has taken over the same rerun, or an interrupted one has
     other columns or prefixes; ConflictingOptionsError for a rate that is not above 0; the errors of
-    a schema without its columns; TransientError after 20 conflicts of one row, StoreError.
+    a schema without its columns; TransientError after 20 conflicts of one row, StoreError;
+    ObserverError for what is no observer.
     """
+    if not isinstance(observer, Observer):
+        raise ObserverError(
+            f"{observer!r} is not an observer: decorate the function with @observer(column)."
+        )
     return rerun_named(
         repo,
         observer.name,
