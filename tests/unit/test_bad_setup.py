@@ -136,6 +136,21 @@ def test_a_damaged_description_is_told_and_not_overwritten(tmp_path: Path, text:
     assert (folder / "percola.json").read_text() == text
 
 
+@pytest.mark.parametrize("lost", ["store", "store/data.mdb"])
+def test_a_repository_that_has_lost_its_store_is_not_begun_anew(tmp_path: Path, lost: str) -> None:
+    folder = tmp_path / "repo"
+    percola.open(folder, schema=TABLES).close()
+    (folder / lost).rename(tmp_path / "elsewhere")
+    before = tree(folder)
+    for options in ({"create": False}, {"schema": TABLES}):
+        with pytest.raises(RepositoryError, match="lost its store") as caught:
+            percola.open(folder, **any_(options))
+        check_message(caught.value, str(folder / "store" / "data.mdb"))
+    assert tree(folder) == before
+    (tmp_path / "elsewhere").rename(folder / lost)
+    percola.open(folder, schema=TABLES, create=False).close()
+
+
 def test_a_repository_that_found_no_room_leaves_nothing_behind(tmp_path: Path) -> None:
     folder = tmp_path / "repo"
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -32,6 +32,7 @@ from percola.platform.files import (
     make_folder,
     no_room,
     occupy_standard_streams,
+    open_file,
     restrict,
 )
 from percola.store.base import OneStepStore
@@ -40,6 +41,7 @@ from percola.store.lmdb.store import LmdbStore
 
 FORMAT: Final = 1
 _DESCRIPTION: Final = "percola.json"
+_DATA: Final = "store/data.mdb"
 _UNREACHABLE: Final = frozenset({errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG})
 _OWN_FILES: Final = frozenset({"store", "live", "wake", "rows.lock", "leases", _DESCRIPTION})
 
@@ -131,11 +133,15 @@ def _resolved(folder: Path) -> Path:
 def _open(folder: Path, real: Path, durability: str | None, *, create: bool) -> LocalConnection:
     description = _describe(folder, durability, create=create)
     durability = durability or description["durability"]
+    if not os.path.lexists(real / _DATA):
+        # A new store would be empty, and hide that all is lost.
+        raise RepositoryError(
+            f"The repository {folder} has lost its store: there is no {folder / _DATA}. Put it "
+            "back, or restore a backup; if nothing was ever written there, delete the folder and "
+            "create the repository again."
+        )
     try:
         occupy_standard_streams()
-        if not (real / "store").is_dir():
-            make_folder(real / "store")
-            sync_folder(real)
         coordination = LocalCoordination(real)
     except OSError as error:
         if is_full(error):
@@ -201,6 +207,10 @@ def _found(folder: Path, durability: str | None, *, create: bool) -> dict[str, A
                 file.write(json.dumps(description) + "\n")
                 file.flush()
                 os.fsync(file.fileno())
+            # Before the folder is a repository: from then on a missing store is a lost one.
+            make_folder(folder / "store")
+            os.close(open_file(folder / _DATA, locked=False))
+            sync_folder(folder / "store")
             temporary.replace(folder / _DESCRIPTION)
         except BaseException:
             with contextlib.suppress(OSError):
