@@ -99,6 +99,16 @@ def test_a_token_is_alive_as_long_as_its_process(
     assert not mine.is_alive("1-nobody")
 
 
+def test_what_a_damaged_lock_names_as_its_owner_leads_to_no_other_file(
+    mine: LocalCoordination, tmp_path: Path
+) -> None:
+    precious = tmp_path / "precious"
+    precious.touch()
+    for token in (str(precious), "../precious", "..", ".", "a\0b"):
+        assert not mine.is_alive(token)
+    assert precious.exists()
+
+
 def test_a_token_is_given_back_on_closing_and_not_taken_again(tmp_path: Path) -> None:
     coordination = LocalCoordination(tmp_path)
     token = coordination.token

@@ -121,6 +121,9 @@ class LocalCoordination(Coordination):
         # Opening and closing our own file would drop our lock: that is how record locks are.
         if not token or token == self._token:
             return True
+        # A token names one file; any other text in a lock is not a token of ours.
+        if "/" in token or "\0" in token or token in (".", ".."):
+            return False
         path = self._folder / "live" / token
         try:
             fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
