@@ -425,9 +425,12 @@ def encode_dead_letter(letter: DeadLetter) -> bytes:
 
 
 def decode_dead_letter(raw: bytes) -> DeadLetter:
-    """The inverse of `encode_dead_letter`. Raises ValueError or KeyError for a damaged value."""
-    entry = json.loads(raw)
-    return DeadLetter(*(entry[name] for name in DeadLetter._fields))
+    """The inverse of `encode_dead_letter`; DamagedRecordError if it is none."""
+    try:
+        entry = json.loads(raw)
+        return DeadLetter(*(entry[name] for name in DeadLetter._fields))
+    except (ValueError, KeyError, TypeError) as error:
+        raise _damaged("dead-letter", raw) from error
 
 
 # --- Columns of Percola's own -----------------------------------------------------------

@@ -31,7 +31,7 @@ from commands import (
 
 import percola
 from percola import Repository
-from percola.cells import Kind, Op, encode_write
+from percola.cells import Kind, Op, encode_write, failed_column
 from percola.store.base import Delete, Put, RowMutation
 
 __all__ = ["folder", "repo"]
@@ -132,6 +132,17 @@ def test_check_survives_what_nothing_else_can_read(folder: Path, repo: Repositor
     assert "is not int: b'no number'" in answer.out
     repo.context.store.mutate([RowMutation("bank", b"Joe", (), junk[:1])])
     assert is_error(run("--repo", folder, "history", "Joe", "bank.bal"), "percola check")
+
+
+@pytest.mark.parametrize("raw", [b"{", b"[]", b'{"observer": "o"}'])
+def test_a_damaged_dead_letter_is_told_in_a_sentence(
+    folder: Path, repo: Repository, raw: bytes
+) -> None:
+    put(repo, contents, "a", b"body")
+    letter = Put(Kind.FAILED, failed_column("o", b"contents"), 1, raw)
+    repo.context.store.mutate([RowMutation("docs", b"a", (), [letter])])
+    for words in (["failed"], ["failed", "retry", "--all"], ["status"]):
+        assert is_error(run("--repo", folder, *words), "dead-letter record", "percola check")
 
 
 def test_check_compares_derived_tables(
