@@ -234,6 +234,13 @@ def test_scan_tells_people_when_there_is_more(repo: Repository) -> None:
     assert "no such rows" in call(*where, "scan", "docs").out
 
 
+def test_scan_takes_any_number_of_rows(repo: Repository) -> None:
+    put(repo, title, "a", "A")
+    for limit in (0, 1, 10**30):
+        answer = call("--repo", repo.address, "scan", "docs", "--limit", limit)
+        assert (answer.code, answer.out.splitlines()[0]) == (0, "a")
+
+
 def test_scan_refuses_what_contradicts_itself(repo: Repository) -> None:
     where = ("--repo", repo.address)
     assert is_error(call(*where, "scan", "docs", "--prefix", "a", "--start", "b"), "prefix")

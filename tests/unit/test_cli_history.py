@@ -120,7 +120,7 @@ def test_history_limits_itself_and_says_when_there_is_nothing(repo: Repository) 
         put(repo, bal, "Bob", value, two_phase=True)
     where = ("--repo", repo.address, "history")
     assert len(call(*where, "Bob", "bal", "--limit", 3, "--json").json["versions"]) == 3
-    assert "Nothing was ever written" in call(*where, "Joe", "bal").out
+    assert "has no versions" in call(*where, "Joe", "bal").out
     assert call(*where, "Joe", "bal", "--json").json["versions"] == []
     assert is_error(call(*where, "Joe", "nonsense"), "nonsense")
     assert is_error(call(*where, "x" * 1000, "bal"), "1000 bytes")

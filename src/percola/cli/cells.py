@@ -209,7 +209,7 @@ def scan(
             columns=arguments.find_columns(whole, columns) if columns else None,
         )
         found = 0
-        for row in islice(rows, limit) if limit else rows:
+        for row in islice(rows, min(limit, sys.maxsize)) if limit else rows:
             found += 1
             if session.json:
                 documents.write_json(documents.row_json(row))
@@ -251,7 +251,7 @@ def history(session: Session, row: str, column: str, table: str | None, limit: i
     elif versions or failures:
         display.print_history(cell, key, one, versions, failures, times)
     else:
-        display.say(f"Nothing was ever written to {name}.")
+        display.say(f"{name} has no versions: none was written, or all were removed as garbage.")
 
 
 @click.command()

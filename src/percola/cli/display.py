@@ -352,8 +352,13 @@ def print_observers(observers: Sequence[Mapping[str, Any]]) -> None:
     console().print(grid)
 
 
-def print_failures(failures: Iterable[Failure], schema: Schema, *, traceback: bool) -> None:
-    """Print which changes were dead-lettered for which observers, and why."""
+def print_failures(
+    failures: Iterable[Failure], schema: Schema, *, traceback: bool, observer: str | None = None
+) -> None:
+    """Print which changes were dead-lettered for which observers, and why.
+
+    `observer` is the name of the only one whose failures these are; None: of all.
+    """
     out = console()
     found = 0
     for one in failures:
@@ -370,7 +375,8 @@ def print_failures(failures: Iterable[Failure], schema: Schema, *, traceback: bo
         else:
             out.print(f"  {printable(one.error)}", soft_wrap=True)
     if not found:
-        say("No change is dead-lettered.")
+        of = "" if observer is None else f" for an observer named {observer!r}"
+        say(f"No change is dead-lettered{of}.")
     else:
         say(f"{count(found, 'failure')}. Once the cause is fixed: percola failed retry --all")
 

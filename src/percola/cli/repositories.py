@@ -199,7 +199,7 @@ def failed_list(session: Session, observer: str | None, traceback: bool) -> None
             listed = [documents.failure_json(one, repo.schema) for one in found]
             documents.write_json({"failures": listed})
         else:
-            display.print_failures(found, repo.schema, traceback=traceback)
+            display.print_failures(found, repo.schema, traceback=traceback, observer=observer)
 
 
 @failed.command("retry")
