@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -16,8 +17,11 @@ from typing import Any
 import pytest
 from commands import (
     SECONDS,
+    TABLES,
     Running,
+    answer_of,
     call,
+    command,
     contents,
     folder,
     is_error,
@@ -241,6 +245,15 @@ def test_a_failure_is_listed_retried_and_gone(folder: Path, app: Path) -> None:
     assert run(*where, *look, cwd=app).code == 0, "it is not for this worker's observers"
 
 
+def test_a_name_that_no_dead_letter_has_is_named_where_none_is_listed(
+    folder: Path, repo: Repository
+) -> None:
+    words = ("--repo", folder, "failed", "list")
+    assert call(*words).out == "No change is dead-lettered.\n"
+    told = "No change is dead-lettered for an observer named 'mesure'.\n"
+    assert call(*words, "--observer", "mesure").out == told
+
+
 def test_retry_wants_to_know_which(folder: Path) -> None:
     where = ("--repo", folder, "failed", "retry")
     assert call(*where).code == 2
@@ -308,6 +321,54 @@ def test_a_worker_lets_a_running_observer_commit_before_it_ends(
     code, out, err = worker.rest()
     assert (code, err) == (0, "") and "runs 1" in out
     assert call("--repo", folder, "get", "a", "size").out == "99\n"
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_worker_that_is_told_to_end_before_it_is_idle_does_not_say_that_it_is(
+    folder: Path, app: Path, start: Start, wait_until: Wait, processes: int
+) -> None:
+    os.mkfifo(app / "go")
+    (app / "slow.py").write_text(
+        "from app import *\n"
+        "@observer(contents, batch=1)\n"
+        "def slow(t, row):\n"
+        "    open('begun', 'w').close()\n"
+        "    open('go').read()\n"
+    )
+    with percola.open(folder, TABLES) as repo, repo.transaction() as t:
+        for number in range(500):
+            t.set(contents, f"r{number}", b"hello")
+    words = ("--processes", processes, "--until-idle", "--threads", 1)
+    worker = start(folder, "slow:slow", *words, cwd=app)
+    wait_until((app / "begun").exists, what="the observer to begin")
+    worker.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: _let_go(app / "go", worker), what="the end")
+    assert worker.rest()[0] == 5
+    assert "No cell is dirty" not in call("--repo", folder, "notifications").out
+
+
+def _let_go(pipe: Path, worker: Running) -> bool:
+    """Let an observer that reads the pipe go on; whether the worker has ended."""
+    with contextlib.suppress(OSError):  # Nobody reads it.
+        os.close(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+    return worker.process.poll() is not None
+
+
+def test_worker_processes_import_no_module_of_the_current_folder_in_place_of_pythons(
+    folder: Path, app: Path
+) -> None:
+    (app / "secrets.py").write_text("raise RuntimeError('not this one')\n")
+    program = "import sys; sys.path.pop(0); from percola.cli import main; main()"
+    words = ("--repo", folder, "worker", "app:measure", "--until-idle", "--processes", 2)
+    answer = answer_of([sys.executable, "-c", program, *words], cwd=app)
+    assert (answer.code, answer.err) == (0, "")
+
+
+def test_more_processes_than_the_system_starts_are_one_sentence(folder: Path, app: Path) -> None:
+    words = ("--repo", folder, "worker", "app:measure", "--until-idle", "--processes", 60)
+    answer = answer_of(["sh", "-c", 'ulimit -n 40 && exec "$@"', "sh", *command(*words)], cwd=app)
+    assert answer.code == 1 and "Traceback" not in answer.err
+    assert "Error: The system starts" in answer.err and "--processes" in answer.err
 
 
 @pytest.fixture

@@ -35,6 +35,8 @@ DEAD_LETTERED: Final = 3
 """The exit status of `--until-idle` if changes are dead-lettered for the worker's observers."""
 PAUSED: Final = 4
 """The exit status of `--until-idle` if none is, and changes wait for those that are paused."""
+STOPPED: Final = 5
+"""The exit status of `--until-idle` if the worker was told to end before it was idle."""
 
 
 @click.command()
@@ -61,7 +63,7 @@ PAUSED: Final = 4
     "--until-idle",
     is_flag=True,
     help="End when no work is left for them; with exit status 3 if changes are dead-lettered, else "
-    "with 4 if some wait for paused observers.",
+    "with 4 if some wait for paused observers. With 5 if it is told to end before.",
 )
 @click.option(
     "--timeout",
@@ -116,7 +118,7 @@ def worker(
             f"{processes} processes cannot all serve metrics on port {metrics_port}: give "
             "--metrics-port 0, and each takes a free one."
         )
-    with _ends_when_told(session), ExitStack() as stack:
+    with _ends_when_told(session, STOPPED if until_idle else 0), ExitStack() as stack:
         start_up.release_sigterm()
         repo, observers = stack.enter_context(
             targets.opened(session.where(), target, schema, durability=durability)
@@ -141,20 +143,25 @@ def worker(
         for one in observers:
             for column in one.columns:
                 by_column.setdefault(repr(column), []).append(one.label)
-        _work(session, run, by_column, port, until_idle=until_idle)
+        idle = _work(session, run, by_column, port, until_idle=until_idle)
         if until_idle:
-            click.get_current_context().exit(_status(session, repo, observers))
+            status = _status(session, repo, observers) if idle else STOPPED
+            click.get_current_context().exit(status)
 
 
 @contextmanager
-def _ends_when_told(session: Session) -> Iterator[None]:
-    """Until the worker handles signals itself, have them interrupt what is done: an import, say."""
+def _ends_when_told(session: Session, status: int) -> Iterator[None]:
+    """Until the worker handles signals itself, have them interrupt what is done: an import, say.
+
+    The command then ends with this exit status.
+    """
     handler = signal.default_int_handler
     before = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield
     except KeyboardInterrupt:
         session.show({"event": "stopped"} | dict.fromkeys(_COUNTS, 0), "Stopped before it began.")
+        click.get_current_context().exit(status)
     finally:
         for number, previous in before.items():
             signal.signal(number, previous)
@@ -203,7 +210,9 @@ def _work(
     port: int | None,
     *,
     until_idle: bool,
-) -> None:
+) -> bool:
+    """Work, and say so; whether it was idle in the end."""
+
     def stop(number: int, frame: object) -> None:
         run.stop(wait=False)
 
@@ -220,11 +229,13 @@ def _work(
         sentence += f"\nIts metrics are on port {port}."
     session.show(started, sentence)
     sys.stdout.flush()
+    idle = False
     if until_idle:
-        run.run_until_idle()
+        idle = run.run_until_idle()
     else:
         run.run()
     counts = {name: sum(by.values()) for name, by in run.metrics.counts().items()}
     told = {name: int(counts.get(f"observer_{name}", 0)) for name in _COUNTS}
     numbers = ", ".join(f"{name.replace('_', ' ')} {number:,}" for name, number in told.items())
     session.show({"event": "stopped"} | told, f"Stopped: {numbers}.")
+    return idle

@@ -12,14 +12,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from percola.cli.display import say_note
+from percola.errors import UsageError
 from percola.platform import start_up
 
 _LOOK: Final = 0.05
-_IDLE: Final = (3, 4)
-"""Of a process that has ended by `--until-idle`: dead letters, or changes for paused observers."""
+_IDLE: Final = (3, 4, 5)
+"""Of a process that has ended with `--until-idle`: dead letters, changes for paused observers, or
+it was told to end."""
 _TOLD: Final = (1, 2)
 """Of a process that has said itself what was wrong."""
 
@@ -30,7 +33,11 @@ def run_processes(words: Sequence[str], count: int) -> int:
     SIGTERM and Ctrl-C are passed on. The status is that of the first process that ended with
     another one than 0; for one that was killed, 128 and the signal's number.
     """
-    command = [sys.executable, "-m", "percola.cli", *words]
+    # -P: modules of the current folder do not take the place of Python's own, as they do not where
+    # the command itself runs. This package is imported wherever it is.
+    program = "import sys; sys.path.append(sys.argv.pop(1)); from percola.cli import main; main()"
+    source = str(Path(__file__).parents[2])
+    command = [sys.executable, "-P", "-c", program, source, *words]
     processes: list[subprocess.Popen[bytes]] = []
     stopping = False
 
@@ -44,7 +51,14 @@ def run_processes(words: Sequence[str], count: int) -> int:
         start_up.hold_sigterm()  # A worker that is told to end while it starts says so, too.
         for _ in range(count):
             # In groups of their own: a terminal's Ctrl-C reaches them once, through this process.
-            processes.append(subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0))
+            try:
+                one = subprocess.Popen(command, stdin=subprocess.PIPE, process_group=0)
+            except OSError as error:
+                raise UsageError(
+                    f"The system starts {len(processes)} of {count} processes ({error.strerror}): "
+                    "use fewer --processes, or raise its limit."
+                ) from error
+            processes.append(one)
         start_up.release_sigterm()
         running = list(processes)
         while running:

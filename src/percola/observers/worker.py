@@ -225,8 +225,10 @@ class Worker:
         """
         self._work(lambda: False)
 
-    def run_until_idle(self) -> None:
+    def run_until_idle(self) -> bool:
         """Work until no notification is left that these observers answer, then return.
+
+        Returns whether that was reached: False if the worker was stopped before.
 
         Dead-lettered changes do not count: `percola.inspection.failures` lists them; nor do those
         that only paused observers have yet to handle (`Repository.paused_observers`). It may be
@@ -234,7 +236,7 @@ class Worker:
         """
         self._schedule.ending = True
         try:
-            self._work(self.is_idle)
+            return self._work(self.is_idle)
         finally:
             self._schedule.ending = False
 
@@ -267,11 +269,12 @@ class Worker:
                 self.stop(wait=False)
                 return
 
-    def _work(self, finished: Callable[[], bool]) -> None:
+    def _work(self, finished: Callable[[], bool]) -> bool:
+        """Work until it is finished; False if it was stopped before."""
         if self._runs.stopping:
             if self._has_started:
                 raise UsageError(_STOPPED)
-            return
+            return False
         done = False
         with self._signals():
             if not self._announced:
@@ -288,6 +291,7 @@ class Worker:
                 self.stop()
         if done:
             self._runs.stopping = False
+        return done
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
