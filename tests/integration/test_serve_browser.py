@@ -18,6 +18,7 @@ import pytest
 from browsing import Browser, WaitUntil, address_of, command, contrast, driver, line
 from selenium import webdriver
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 
 import percola
 from percola import Repository, Table, inspection
@@ -193,7 +194,9 @@ def test_an_observer_is_paused_from_a_form_that_stays_open_and_resumed(
         put(repo, contents, "a")
         changed = browser.text_of("#observers tbody")
         wait_until(lambda: browser.text_of("#observers tbody") != changed, what="a change")
-        field.send_keys("others")
+        # Enter presses none of the buttons: the first one of the form is another.
+        field.send_keys("others", Keys.ENTER)
+        assert repo.paused_observers() == []
         browser.follow(browser.one(f"{row} .pause button").click)
         [paused] = repo.paused_observers()
         assert (paused.name, paused.reason) == ("index", "it harms others")

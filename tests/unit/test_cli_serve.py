@@ -106,6 +106,10 @@ def test_it_speaks_tls(folder: Path, tmp_path: Path) -> None:
         context = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
         assert get(address, verify=context).status_code == 200
     assert is_error(refused(folder, "--tls-cert", "cert.pem"), "--tls-key")
+    hide = "openssl pkey -in key.pem -out hidden.pem -aes256 -passout pass:secret"
+    subprocess.run(hide.split(), cwd=tmp_path, check=True, capture_output=True)
+    hidden = ("--tls-cert", "cert.pem", "--tls-key", "hidden.pem")
+    assert is_error(refused(folder, *hidden), "hidden.pem", "without a password")
     (tmp_path / "key.pem").write_text("no key")
     assert is_error(refused(folder, *words), "cert.pem", "key.pem", "cannot be used")
 

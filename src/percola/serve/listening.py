@@ -45,11 +45,14 @@ def make_server(
             ) from None
     if tls_cert is not None and tls_key is not None:
         try:  # Else the server fails only when it begins to serve.
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(tls_cert, tls_key)
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            # An encrypted key must not make a service wait for a password at a terminal.
+            context.load_cert_chain(tls_cert, tls_key, password="")
         except OSError as error:
             raise ServeError(
                 f"The certificate {tls_cert} and the key {tls_key} cannot be used "
-                f"({error.strerror or error}): TLS takes a chain and its key, in PEM."
+                f"({getattr(error, 'reason', None) or error.strerror or error}): TLS takes a chain and "
+                "its key, in PEM, the key without a password."
             ) from error
     return uvicorn.Server(
         uvicorn.Config(
@@ -61,6 +64,7 @@ def make_server(
             forwarded_allow_ips=list(proxies),
             ws="none",
             timeout_graceful_shutdown=2,
+            workers=1,  # Whatever WEB_CONCURRENCY says to other servers.
             ssl_certfile=tls_cert,
             ssl_keyfile=tls_key,
         )
