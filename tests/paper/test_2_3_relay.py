@@ -269,6 +269,8 @@ def test_a_relay_takes_a_token_serves_no_locks_and_ends_connections_that_make_no
     [
         ("7071", "listens at HOST:PORT"),
         ("127.0.0.1:99999", "listens at HOST:PORT"),
+        ("127.0.0.1:²", "listens at HOST:PORT"),
+        (f"127.0.0.1:{'9' * 5000}", "listens at HOST:PORT"),
         ("0.0.0.0:7071", "let it listen at 127.0.0.1:7071"),
         ("no.such.host.example:1", "finds no address for the host"),
     ],

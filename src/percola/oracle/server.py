@@ -39,7 +39,7 @@ from percola.oracle.metrics import OracleMetrics
 from percola.oracle.ranges import LEASE_SECONDS, RANGE, Ranges, Refused
 from percola.oracle.record import ORACLE_TABLE
 from percola.rpc import frames
-from percola.rpc.client import is_host
+from percola.rpc.client import is_host, is_port
 from percola.rpc.frames import Code
 from percola.rpc.server import FrameServer, Peer
 from percola.rpc.tls import Tls, server_context
@@ -90,7 +90,7 @@ def check_access(listen: str, token: str, tls: Tls | None) -> None:
 def split_listen(listen: str, who: str, example: str) -> tuple[str, str]:
     """Host and port of where a server listens, `HOST:PORT`; else UsageError."""
     host, colon, port = listen.rpartition(":")
-    if not (colon and is_host(host) and port.isdigit() and int(port) < 2**16):
+    if not (colon and is_host(host) and is_port(port)):
         raise UsageError(f"{who} listens at HOST:PORT, such as {example}, not {listen!r}.")
     return host, port
 

@@ -73,9 +73,14 @@ class Access:
 def split_address(address: str) -> tuple[str, int]:
     """Host and port of `HOST:PORT`; UsageError."""
     host, colon, port = address.rpartition(":")
-    if not (colon and is_host(host) and port.isdigit() and 0 < int(port) < 2**16):
+    if not (colon and is_host(host) and is_port(port) and int(port)):
         raise UsageError(f"An oracle's address is HOST:PORT, not {address!r}.")
     return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def is_port(text: str) -> bool:
+    """Whether this is the number of a port, or 0."""
+    return text.isascii() and text.isdigit() and len(text) <= 5 and int(text) < 2**16
 
 
 def is_host(text: str) -> bool:
