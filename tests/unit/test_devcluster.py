@@ -329,6 +329,19 @@ def test_a_port_that_is_taken_is_named_with_who_wants_it(java: Path, folder: Pat
     assert pids.running(folder) == {}
 
 
+@pytest.mark.parametrize("host", ["nowhere.invalid", "192.0.2.1"])
+def test_an_address_that_this_machine_lacks_is_no_question_of_a_taken_port(
+    java: Path, folder: Path, host: str
+) -> None:
+    with pytest.raises(ClusterError, match=f"cannot listen at {host}.*IPv4 address of this"):
+        Cluster(folder, host=host).up()
+
+
+def test_a_folder_that_cannot_be_made_is_told(java: Path) -> None:
+    with pytest.raises(ClusterError, match=r"cannot stand in /proc/percola: "):
+        Cluster("/proc/percola").up()
+
+
 def test_what_hdfs_said_when_it_could_not_be_formatted_is_told(java: Path, folder: Path) -> None:
     java.write_text("echo Error: Could not find or load main class X; echo more; exit 1\n")
     with pytest.raises(ClusterError, match=r"(?s)formatted: Error: Could not .*format\.out$"):

@@ -212,9 +212,13 @@ class Cluster:
                 for server in servers:
                     server.start()
                 self._await(what, ready, end)
-        except BaseException:
+        except BaseException as error:
             for name in missing:
                 self._processes.kill(name)
+            if isinstance(error, OSError):
+                raise ClusterError(
+                    f"A development cluster cannot stand in {self.folder}: {error}."
+                ) from error
             raise
 
     def await_ready(self, seconds: float = 180.0) -> None:

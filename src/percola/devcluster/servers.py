@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -124,6 +125,14 @@ class Processes:
 
     def check_ports(self, names: Iterable[str]) -> None:
         """Raise ClusterError if a process of these could not listen on its ports."""
+        host = self.layout.host
+        try:
+            socket.create_server((host, 0)).close()
+        except OSError as error:
+            raise ClusterError(
+                f"The cluster in {self.folder} cannot listen at {host} "
+                f"({error.strerror or error}): name an IPv4 address of this machine."
+            ) from error
         for name in names:
             if name in self.layout.away:
                 continue  # Its ports are those of another network.
