@@ -49,10 +49,10 @@ def make_server(
             # An encrypted key must not make a service wait for a password at a terminal.
             context.load_cert_chain(tls_cert, tls_key, password="")
         except OSError as error:
+            why = getattr(error, "reason", None) or error.strerror or error
             raise ServeError(
-                f"The certificate {tls_cert} and the key {tls_key} cannot be used "
-                f"({getattr(error, 'reason', None) or error.strerror or error}): TLS takes a chain and "
-                "its key, in PEM, the key without a password."
+                f"The certificate {tls_cert} and the key {tls_key} cannot be used ({why}): TLS "
+                "takes a chain and its key, in PEM, the key without a password."
             ) from error
     return uvicorn.Server(
         uvicorn.Config(
