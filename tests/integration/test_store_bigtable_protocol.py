@@ -26,7 +26,7 @@ class BigtableGround(Ground):
 
     def __init__(self, emulator: Emulator, folder: Path, stack: ExitStack) -> None:
         self.kind, self.one_step, self.folder = "bigtable", False, folder
-        self.near, self.timeout = False, 2.0
+        self.near = False
         store = emulator.store()
         # No call of these tests outlives its caller, and they watch what the collector does.
         store.latest_arrival = 0.0

@@ -24,7 +24,7 @@ from doubling import (
     targets,
     totals,
 )
-from stores import DEADLINE, Ground, ScriptedClock, at_work
+from stores import DEADLINE, Ground, ScriptedClock, ShiftedClock, at_work
 
 from percola import Repository, Transaction, Worker, observer
 from percola.cells import Cell, Kind
@@ -240,12 +240,13 @@ def test_n7_a_batch_takes_the_lock_of_each_row_and_leaves_out_those_of_others(
 @pytest.mark.parametrize("ends", ["in time", "with its rows"])
 def test_n5_a_row_that_never_ends_is_dead_lettered_alone_and_its_batch_runs_without_it(
     ground: Ground,
-    repo: Repository,
     wait_until: Callable[..., object],
     monkeypatch: pytest.MonkeyPatch,
     where: str,
     ends: str,
 ) -> None:
+    clock = ShiftedClock(monkeypatch)
+    repo = ground.repo(TABLES, clock=clock)
     if ends == "with its rows":
         monkeypatch.setattr(observers, "_BATCH_SECONDS", DEADLINE)
     go = threading.Event()
@@ -261,9 +262,11 @@ def test_n5_a_row_that_never_ends_is_dead_lettered_alone_and_its_batch_runs_with
             assert go.wait(DEADLINE)
 
     notify(repo, *ROWS)
-    worker = Worker(repo, [make(endless, batch=32)], threads=1, timeout=ground.timeout, rescan=0.05)
+    worker = Worker(repo, [make(endless, batch=32)], threads=1, timeout=DEADLINE, rescan=0.05)
     worker.start()
     try:
+        wait_until(lambda: stuck)
+        clock.overrun()
         wait_until(lambda: len(totals(repo)) == 7)
         [failure] = failures(repo)
         assert failure.cell.row == where.encode()

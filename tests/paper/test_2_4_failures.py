@@ -9,7 +9,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from stores import DEADLINE, Gate, Ground, SeamStore, at_work, heard, in_thread, stop_at
+from stores import (
+    DEADLINE,
+    Gate,
+    Ground,
+    SeamStore,
+    ShiftedClock,
+    at_work,
+    heard,
+    in_thread,
+    stop_at,
+)
 
 import percola
 from percola import (
@@ -219,18 +229,21 @@ class Stuck:
 
 @pytest.mark.parametrize("how", ["run", "start"])
 def test_n5_an_observer_that_never_ends_is_dead_lettered_and_its_late_commit_refused(
-    ground: Ground, repo: Repository, wait_until: Callable[..., object], how: str
+    ground: Ground, wait_until: Callable[..., object], monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
-    stuck = Stuck()
+    stuck, clock = Stuck(), ShiftedClock(monkeypatch)
+    repo = ground.repo(TABLES, clock=clock)
     write(repo, "stuck")
-    worker = Worker(repo, [stuck.observer], threads=1, timeout=ground.timeout, rescan=60)
+    worker = Worker(repo, [stuck.observer], threads=1, timeout=DEADLINE, rescan=60)
     if how == "run":
         running = in_thread(worker.run)
     else:
         worker.start()
+    wait_until(lambda: stuck.threads)
+    clock.overrun()
     wait_until(lambda: list(failures(repo)))
     [failure] = failures(repo)
-    said = f"ObserverTimeoutError: stuck ran for longer than {ground.timeout:g} s"
+    said = f"ObserverTimeoutError: stuck ran for longer than {DEADLINE:g} s"
     assert failure.error.startswith(said)
     assert "go.wait" in failure.traceback, "it says where it hangs"
     # The others go on, although the only thread was lost.
@@ -249,7 +262,7 @@ def test_n5_an_observer_that_never_ends_is_dead_lettered_and_its_late_commit_ref
 
 
 def test_n5_an_observer_that_has_begun_to_commit_is_not_dead_lettered_any_more(
-    ground: Ground, wait_until: Callable[..., object]
+    ground: Ground, wait_until: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Else it could be listed as failed, and yet have committed."""
     gate = Gate()
@@ -259,14 +272,26 @@ def test_n5_an_observer_that_has_begun_to_commit_is_not_dead_lettered_any_more(
             gate.wait_here()
             return self.inner.commit_one_step(*args, **kwargs)
 
-    store = SlowToCommit(ground.store)
-    repo = ground.repo(TABLES, store=store)
+    store, clock = SlowToCommit(ground.store), ShiftedClock(monkeypatch)
+    repo = ground.repo(TABLES, store=store, clock=clock)
     write(ground.repo(TABLES), "a")
     store.hook = stop_at("prewrite", "a", gate)
-    worker = Worker(repo, [Measure().observer], threads=1, timeout=0.1)
+    worker = Worker(repo, [Measure().observer], threads=1, timeout=DEADLINE)
+    looks: list[object] = []
+    look = worker._runs.give_up_late
+
+    def note() -> Any:
+        found = look()
+        looks.append(found)
+        return found
+
+    monkeypatch.setattr(worker._runs, "give_up_late", note)
     worker.start()
     gate.await_arrival()
-    threading.Event().wait(0.4)  # Four times as long as it may run.
+    clock.overrun()
+    before = len(looks)
+    # The second of these looks has begun after that.
+    wait_until(lambda: len(looks) > before + 1)
     assert list(failures(repo)) == []
     gate.open()
     wait_until(lambda: ground.left_over(docs, Kind.NOTIFY) == [])
@@ -276,10 +301,11 @@ def test_n5_an_observer_that_has_begun_to_commit_is_not_dead_lettered_any_more(
 
 
 def test_n5_an_abandoned_thread_runs_nothing_more(
-    ground: Ground, repo: Repository, wait_until: Callable[..., object]
+    ground: Ground, wait_until: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither the next observer of the row, nor the next row."""
-    stuck = Stuck()
+    stuck, clock = Stuck(), ShiftedClock(monkeypatch)
+    repo = ground.repo(TABLES, clock=clock)
     threads: list[threading.Thread] = []
 
     @observer(contents)
@@ -287,8 +313,10 @@ def test_n5_an_abandoned_thread_runs_nothing_more(
         threads.append(threading.current_thread())
 
     write(repo, "stuck")
-    worker = Worker(repo, [stuck.observer, second], threads=1, timeout=ground.timeout, rescan=60)
+    worker = Worker(repo, [stuck.observer, second], threads=1, timeout=DEADLINE, rescan=60)
     worker.start()
+    wait_until(lambda: stuck.threads)
+    clock.overrun()
     wait_until(lambda: list(failures(repo)))
     write(repo, "zzz")
     wait_until(lambda: len(threads) == 2)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from borrowed import only_near
-from stores import DEADLINE, Gate, Ground, at_work
+from stores import DEADLINE, Gate, Ground, ShiftedClock, at_work
 
 from percola import ObserverTimeoutError, Repository, Table, Transaction, Worker, observer
 from percola.cells import Kind
@@ -69,15 +69,21 @@ def write(repo: Repository, row: str, text: str = "text") -> None:
 @pytest.mark.parametrize("column", [contents, poke])
 @pytest.mark.parametrize("batch", [1, 8])
 def test_p12_an_observer_that_hangs_does_not_hold_garbage_collection_back_once_dead_lettered(
-    ground: Ground, repo: Repository, wait_until: Callable[..., object], column: Any, batch: int
+    ground: Ground,
+    wait_until: Callable[..., object],
+    monkeypatch: pytest.MonkeyPatch,
+    column: Any,
+    batch: int,
 ) -> None:
-    hanging = Hanging(column, batch)
+    hanging, clock = Hanging(column, batch), ShiftedClock(monkeypatch)
+    repo = ground.repo(TABLES, clock=clock)
     for row in ("bad", "good"):
         write(repo, row)
-    worker = Worker(repo, [hanging.observer], threads=1, timeout=ground.timeout, retention=None)
+    worker = Worker(repo, [hanging.observer], threads=1, timeout=DEADLINE, retention=None)
     with at_work(worker), hanging:
         hanging.gate.await_arrival()
         assert repo.collect_garbage(retention=0).safe_point <= repo.snapshot().start_ts
+        clock.overrun()
         wait_until(lambda: list(failures(repo)))
         wait_until(lambda: repo.snapshot().get(size, "good") == 1)
         for number in range(5):
@@ -107,19 +113,22 @@ def test_p12_an_observer_that_hangs_does_not_hold_garbage_collection_back_once_d
     ids=["get", "get_many", "get_row", "scan", "lock", "version", "set", "notify", "commit"],
 )
 def test_n5_what_a_given_up_run_does_next_says_that_it_was_given_up(
-    ground: Ground, repo: Repository, wait_until: Callable[..., object], then: Any
+    ground: Ground, wait_until: Callable[..., object], monkeypatch: pytest.MonkeyPatch, then: Any
 ) -> None:
-    hanging = Hanging()
+    hanging, clock = Hanging(), ShiftedClock(monkeypatch)
     hanging.then = then
+    repo = ground.repo(TABLES, clock=clock)
     write(repo, "bad")
-    worker = Worker(repo, [hanging.observer], threads=1, timeout=ground.timeout)
+    worker = Worker(repo, [hanging.observer], threads=1, timeout=DEADLINE)
     with at_work(worker), hanging:
+        hanging.gate.await_arrival()
+        clock.overrun()
         wait_until(lambda: list(failures(repo)))
         hanging.go_on()
     [error] = hanging.raised
     assert isinstance(error, ObserverTimeoutError)
     assert str(error) == (
-        f"hangs ran for longer than {ground.timeout:g} s; its transaction will not commit."
+        f"hangs ran for longer than {DEADLINE:g} s; its transaction will not commit."
     )
     assert repo.snapshot().get(size, "bad") is None
     assert ground.left_over(docs, Kind.LOCK) == []
@@ -151,12 +160,13 @@ class SlowOracle(EmbeddedOracle):
 
 @only_near("it is the embedded oracle that does not answer")
 def test_n5_a_transaction_that_begins_only_after_its_run_was_given_up_is_of_no_use(
-    ground: Ground, wait_until: Callable[..., object]
+    ground: Ground, wait_until: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oracle did not answer for as long as the run may take, and then it did."""
     gate, calls = Gate(), []
     oracle: Oracle = SlowOracle(ground.store, gate)
-    repo = ground.repo(TABLES, oracle=oracle)
+    clock = ShiftedClock(monkeypatch)
+    repo = ground.repo(TABLES, oracle=oracle, clock=clock)
     here = ground.repo(TABLES)
 
     @observer(poke)
@@ -168,10 +178,11 @@ def test_n5_a_transaction_that_begins_only_after_its_run_was_given_up_is_of_no_u
 
     repo_leases: list[int | None] = []
     write(here, "a")
-    worker = Worker(repo, [refresh], threads=1, timeout=ground.timeout, retention=None)
+    worker = Worker(repo, [refresh], threads=1, timeout=DEADLINE, retention=None)
     worker.start()
     try:
         gate.await_arrival()
+        clock.overrun()
         wait_until(lambda: list(failures(here)))
         slow = oracle.slow  # type: ignore[attr-defined]
         gate.open()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from stores import Ground, at_work, cell_of
+from stores import DEADLINE, Ground, ShiftedClock, at_work, cell_of
 
 from percola import (
     ConflictError,
@@ -166,14 +166,23 @@ def test_n5_a_row_that_fails_is_tried_so_many_times_and_not_so_many_for_each_col
 
 
 def test_n5_a_run_that_is_given_up_dead_letters_all_changes_that_it_was_to_answer(
-    ground: Ground, repo: Repository, wait_until: Callable[..., object]
+    ground: Ground, wait_until: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go = threading.Event()
+    begun, go = threading.Event(), threading.Event()
+    clock = ShiftedClock(monkeypatch)
+    repo = ground.repo(TABLES, clock=clock)
     change(repo, "a")
-    one = observer(price, category, name="relabel")(lambda t, row: go.wait())
-    worker = Worker(repo, [one], threads=1, timeout=ground.timeout)
+
+    @observer(price, category, name="relabel")
+    def hang(t: Transaction, row: str) -> None:
+        begun.set()
+        go.wait()
+
+    worker = Worker(repo, [hang], threads=1, timeout=DEADLINE)
     worker.start()
     try:
+        assert begun.wait(DEADLINE)
+        clock.overrun()
         wait_until(lambda: len(list(failures(repo))) == 2)
         # A store with a table of its own for notify entries removes them a call later.
         wait_until(worker.is_idle)

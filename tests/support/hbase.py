@@ -319,7 +319,7 @@ class HBaseGround(Ground):
         stack: contextlib.ExitStack,
     ) -> None:
         self.kind, self.one_step, self.folder = "hbase", False, folder
-        self.near, self.timeout = False, 2.0
+        self.near = False
         store = hbase.store(namespace, cuts=_CUTS_OF_THE_PROTOCOL)
         # Making a namespace and its tables takes seconds: they are left to the next test.
         stack.callback(empty, [store], cleaner)

@@ -55,7 +55,6 @@ class Ground:
 
     Attributes:
         near: whether the store is in this process. Of one on a server, tests expect less a second.
-        timeout: seconds after which an observer hangs that does hardly anything.
     """
 
     def __init__(self, kind: str, one_step: bool, folder: Path, stack: ExitStack) -> None:
@@ -63,7 +62,6 @@ class Ground:
         self.one_step = one_step
         self.folder = folder
         self.near = True
-        self.timeout = 0.5
         self.store: OneStepStore
         self.coordination: Coordination
         if kind == "memory":
@@ -381,6 +379,24 @@ class ListeningClock(Clock):
     def sleep(self, seconds: float) -> None:
         self.slept.set()
         super().sleep(seconds)
+
+
+class ShiftedClock(Clock):
+    """The real clock, but for what a test adds to it: an observer hangs when the test says so.
+
+    A limit of `DEADLINE` is exceeded after `overrun`, and not because the machine is busy.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._shift = 0.0
+        monkeypatch.setattr("percola.observers.worker._WATCH", 0.02)
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self._shift
+
+    def overrun(self) -> None:
+        """Whatever runs now has run for longer than `DEADLINE`."""
+        self._shift += 2 * DEADLINE
 
 
 class ScriptedCoordination(MemoryCoordination):

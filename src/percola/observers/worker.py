@@ -25,6 +25,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from time import monotonic
 from typing import Any, Final
 
 from percola.coordination.base import Coordination
@@ -53,6 +54,8 @@ __all__ = ["Worker", "WorkerOptions"]
 log = logging.getLogger("percola.worker")
 
 _LOOK: Final = 0.02
+_WATCH: Final = 1.0
+"""Seconds between looks for observers that exceed the time limit, at most."""
 _COLLECTING: Final = 0.1  # of a thread's time
 _STOPPED: Final = "This worker was stopped, and does not start again: make another Worker."
 
@@ -394,11 +397,10 @@ class Worker:
 
         Ends the worker if its repository is gone.
         """
-        period, clock = min(1.0, self._options.timeout / 4), self._context.clock
-        looked_at = clock.monotonic()
+        period, looked_at = min(_WATCH, self._options.timeout / 4), monotonic()
         while not self._stopped.wait(period):
-            late = clock.monotonic() - looked_at - period
-            looked_at += period + late
+            now = monotonic()
+            late, looked_at = now - looked_at - period, now
             if late > period:
                 # The process was stopped, by Ctrl-Z or with its container: no run has gone on.
                 self._runs.excuse(late)
