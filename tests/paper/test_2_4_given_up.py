@@ -12,7 +12,6 @@ from stores import DEADLINE, Gate, Ground, ShiftedClock, at_work
 
 from percola import ObserverTimeoutError, Repository, Table, Transaction, Worker, observer
 from percola.cells import Kind
-from percola.clock import Clock
 from percola.inspection import failures
 from percola.oracle.base import Oracle
 from percola.oracle.embedded import EmbeddedOracle
@@ -217,30 +216,25 @@ def test_n5_an_observer_that_raises_the_error_of_a_time_limit_itself_counts_as_f
     assert repo.snapshot().get(size, "good") == 1
 
 
-class JumpingClock(Clock):
-    """The real clock, and what a process that was stopped finds when it goes on."""
-
-    ahead = 0.0
-
-    def monotonic(self) -> float:
-        return super().monotonic() + self.ahead
-
-
 def test_n5_time_for_which_the_process_was_stopped_does_not_count(
     ground: Ground, wait_until: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As by Ctrl-Z in a terminal, or with its container."""
-    clock = JumpingClock()
+    clock = ShiftedClock(monkeypatch)
+    monkeypatch.setattr("percola.observers.worker.monotonic", clock.monotonic)
     repo = ground.repo(TABLES, clock=clock)
     looks: list[float] = []
-    monkeypatch.setattr(repo.context.coordination, "check_place", lambda: looks.append(clock.ahead))
+    monkeypatch.setattr(
+        repo.context.coordination, "check_place", lambda: looks.append(clock.monotonic())
+    )
     hanging = Hanging()
     write(repo, "bad")
-    worker = Worker(repo, [hanging.observer], threads=1, timeout=100.0, retention=None)
+    worker = Worker(repo, [hanging.observer], threads=1, timeout=DEADLINE, retention=None)
     with at_work(worker), hanging:
         hanging.gate.await_arrival()
-        clock.ahead = 3600.0
-        wait_until(lambda: looks.count(3600.0) >= 2)
+        clock.overrun()
+        went_on = clock.monotonic()
+        wait_until(lambda: sum(at >= went_on for at in looks) >= 2)
         hanging.gate.open()
         wait_until(lambda: repo.snapshot().get(size, "bad") or list(failures(repo)))
     assert list(failures(repo)) == []
