@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import time
+import itertools
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -49,23 +50,15 @@ def worker_process(folder: Path, commit: str, what: str, rescan: float) -> Progr
     return Program("worker_process.py", folder, commit, what, rescan)
 
 
-def test_a_commit_wakes_a_worker_in_another_process_within_milliseconds(
+def test_a_commit_wakes_a_worker_in_another_process(
     repo: Repository, folder: Path, commit: str, wait_until: Callable[..., object]
 ) -> None:
-    """With the safety net at 60 seconds, only a wake-up can be so quick."""
-    with worker_process(folder, commit, "tally", 60) as worker:
+    """With the safety net at an hour, nothing but a wake-up tells it of a change."""
+    with worker_process(folder, commit, "tally", 3600) as worker:
         worker.expect("ready")
-        write(repo, "warm-up 0")
-        wait_until(lambda: repo.snapshot().get(done, "warm-up 0"))
-        took = []
         for number in range(10):
-            began = time.monotonic()
             write(repo, f"page {number}")
             wait_until(lambda n=number: repo.snapshot().get(done, f"page {n}"))
-            took.append(time.monotonic() - began)
-        print(f"{commit}: median {sorted(took)[5] * 1000:.1f} ms of {took}")
-        assert sorted(took)[5] < 0.5
-        assert max(took) < 30
 
 
 def test_sigterm_lets_a_running_observer_finish_and_ends_the_worker(
@@ -88,13 +81,12 @@ def test_sigterm_lets_a_running_observer_finish_and_ends_the_worker(
 def test_sigterm_ends_an_idle_worker_at_once(
     repo: Repository, folder: Path, commit: str, wait_until: Callable[..., object]
 ) -> None:
-    with worker_process(folder, commit, "tally", 60) as worker:
+    """With the safety net at an hour, it does not wait for the next look."""
+    with worker_process(folder, commit, "tally", 3600) as worker:
         wait_until(lambda: any("pages.body" in one.observers for one in processes(repo)))
-        began = time.monotonic()
         worker.terminate()
         worker.expect("stopped")
         assert worker.wait() == 0
-        assert time.monotonic() - began < 20
 
 
 def test_n3_two_processes_of_four_threads_run_each_change_exactly_once(
@@ -123,14 +115,18 @@ def test_a_worker_killed_in_the_middle_of_a_load_loses_nothing_and_repeats_nothi
     repo: Repository, folder: Path, commit: str, wait_until: Callable[..., object]
 ) -> None:
     """SIGKILL to two of three, one after the other; every effect is there exactly once."""
-    count = 1000
+    both_killed = threading.Event()
 
     def counted() -> int:
         return sum(row[total] for row in repo.snapshot().scan(counters))
 
-    def load() -> None:
-        for number in range(count):
+    def load() -> int:
+        """Goes on for as long as there is somebody to kill, and a bit; the number of pages."""
+        for number in itertools.count():
             write(repo, f"page {number}")
+            if number >= 200 and both_killed.is_set():
+                return number + 1
+        raise AssertionError
 
     with (
         worker_process(folder, commit, "tally", 0.5) as first,
@@ -143,8 +139,8 @@ def test_a_worker_killed_in_the_middle_of_a_load_loses_nothing_and_repeats_nothi
         for victim, after in ((first, 30), (second, 120)):
             wait_until(lambda after=after: counted() >= after)
             victim.kill()
-            assert counted() < count, "it was not in the middle of the work"
-        loading.result(DEADLINE)
+        both_killed.set()
+        count = loading.result(DEADLINE)
         wait_until(lambda: not list(notifications(repo)))
         other.terminate()
         other.expect("stopped")

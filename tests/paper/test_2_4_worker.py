@@ -98,17 +98,12 @@ def test_n6_finding_and_running_three_dirty_rows_costs_the_same_in_a_table_of_an
 def test_a_local_commit_wakes_a_local_worker_at_once(
     repo: Repository, wait_until: Callable[..., object]
 ) -> None:
-    worker = Worker(repo, [measure], threads=2, rescan=60)
+    # Nothing but a wake-up tells it of a change as long as the test lasts.
+    worker = Worker(repo, [measure], threads=2, rescan=3600, sweep=3600)
     with at_work(worker):
-        took = []
         for number in range(10):
-            began = time.monotonic()
             write(repo, f"row {number}")
-            written = time.monotonic()
             wait_until(lambda n=number: repo.snapshot().get(size, f"row {n}") is not None)
-            # Its own transaction takes about as long as that which woke it.
-            took.append(time.monotonic() - written - 3 * (written - began))
-        assert sorted(took)[5] < 0.25, took
 
 
 def test_a_worker_that_works_again_finds_what_it_was_not_woken_for(repo: Repository) -> None:
