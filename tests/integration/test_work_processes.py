@@ -75,6 +75,26 @@ def webindex(*words: object) -> AbstractContextManager[subprocess.Popen[str]]:
     return terminal("-m", "webindex.cli.main", *words)
 
 
+def kill_at_work(
+    victim: int, repo: Repository, captures: list[Capture], wait_until: Wait
+) -> list[Capture]:
+    """Load captures, and kill a worker before all are worked off; those that are not loaded yet.
+
+    However quick the workers are: it stands still while it is checked that there is work left.
+    """
+    while captures:
+        before = parsed(repo)
+        load(repo, captures[:60])
+        captures = captures[60:]
+        wait_until(lambda before=before: parsed(repo) > before + 10, what="pages to be parsed")
+        os.kill(victim, signal.SIGSTOP)
+        if repo.pending():
+            os.kill(victim, signal.SIGKILL)
+            return captures
+        os.kill(victim, signal.SIGCONT)
+    raise AssertionError("the kill should fall in the middle of the work")
+
+
 # --- Killed -------------------------------------------------------------------------------
 
 
@@ -91,13 +111,10 @@ def test_a_worker_killed_in_the_middle_of_a_load_loses_nothing(
     captures = sample()
     with running(repo.address, 2) as workers:
         workers.wait_ready()
-        load(repo, captures[:120])
-        wait_until(lambda: parsed(repo) > 10, what="the first pages to be parsed")
         victim = workers.processes[0]
-        assert repo.pending(), "the kill should fall in the middle of the work"
-        victim.kill()
+        left = kill_at_work(victim.pid, repo, captures, wait_until)
         assert victim.wait(SECONDS) == -signal.SIGKILL
-        load(repo, captures[120:])
+        load(repo, left)
         if restarted:
             wait_until_idle(repo, workers, SECONDS)
             assert workers.restarts == 1
@@ -118,12 +135,9 @@ def test_two_percola_workers_of_which_one_is_killed_leave_nothing_undone(
             assert one.stdout is not None
             told = json.loads(one.stdout.readline())
             assert told["event"] == "started" and "pages.capture" in told["observers"]
-        load(repo, captures[:120])
-        wait_until(lambda: parsed(repo) > 10, what="the first pages to be parsed")
-        assert repo.pending(), "the kill should fall in the middle of the work"
-        victim.kill()
+        left = kill_at_work(victim.pid, repo, captures, wait_until)
         assert victim.wait(SECONDS) == -signal.SIGKILL
-        load(repo, captures[120:])
+        load(repo, left)
         survivor.terminate()
         assert survivor.wait(SECONDS) == 0
     work_off = ("work", "--repo", repo.address, "--processes", 2, "--until-idle", "--json")
@@ -278,15 +292,13 @@ def test_work_on_spark_follows_what_comes_and_a_killed_task_loses_nothing(
     repo: Repository, index: TantivyIndex, wait_until: Wait, java_home: Path
 ) -> None:
     captures = sample()
-    load(repo, captures[:120])
+    load(repo, captures[:20])
     with terminal(
         "-m", "webindex.cli.main", "work", "--repo", repo.address, "--workers", 2
     ) as work:
         wait_until(lambda: parsed(repo) > 10, seconds=SECONDS, what="the first pages to be parsed")
         victim, *_ = tasks(work)
-        os.kill(victim, signal.SIGKILL)
-        assert repo.pending(), "the kill should fall in the middle of the work"
-        load(repo, captures[120:])
+        load(repo, kill_at_work(victim, repo, captures[20:], wait_until))
         wait_until(lambda: not repo.pending(), seconds=SECONDS, what="the work to end")
         at_work = wait_until(
             lambda: found if len(found := tasks(work)) == 2 else None,
