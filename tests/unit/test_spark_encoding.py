@@ -12,7 +12,16 @@ import pytest
 from spark_schemas import struct
 from spark_writes import docs, open_table
 
-from percola import JSON, PercolaError, Table, ValueTooLargeError, WrongTypeError
+from percola import (
+    JSON,
+    TIMESTAMP,
+    PercolaError,
+    Table,
+    ValueTooLargeError,
+    WrongTypeError,
+    array_of,
+    map_of,
+)
 from percola.spark.columns import chosen, to_batch
 from percola.spark.encoding import Encoder
 from percola.spark.options import Options
@@ -100,6 +109,45 @@ def test_narrower_types_text_json_and_bytes_rows() -> None:
 def test_json_text_keeps_digits_that_no_float_has(text: str, stored: str) -> None:
     [found] = encode("row string, meta string", [("a", text)])
     assert found.cells == {b"meta": stored.encode()}
+
+
+@pytest.mark.parametrize("zone", ["America/New_York", "GMT+3", "Z", "+01:00"])
+def test_times_inside_of_values_are_those_of_spark_in_any_zone_of_a_session(zone: str) -> None:
+    """In New York the two instants are both half past one; GMT+3 and Z are zones of Java alone."""
+    table = Table("t")
+    table.column("names", map_of(TIMESTAMP, str))
+    table.column("seen", array_of(TIMESTAMP))
+    table.column("meta", JSON)
+    schema = struct(
+        "row string, names map<timestamp,string>, seen array<timestamp>, "
+        "meta struct<at: timestamp, more: array<timestamp>>"
+    )
+    first, second = (
+        datetime.datetime(2026, 11, 1, hour, 30, tzinfo=datetime.UTC) for hour in (5, 6)
+    )
+    values = {
+        "row": "a",
+        "names": [(first, "first"), (second, "second")],
+        "seen": [first, None, second],
+        "meta": {"at": first, "more": [second]},
+    }
+    here = pa.timestamp("us", zone)
+    kinds = pa.schema(
+        {
+            "row": pa.string(),
+            "names": pa.map_(here, pa.string()),
+            "seen": pa.list_(here),
+            "meta": pa.struct({"at": here, "more": pa.list_(here)}),
+        }
+    )
+    [written] = Encoder(table, schema, "row").encode(
+        pa.RecordBatch.from_pylist([values], arrow_schema(schema)).cast(kinds)
+    )
+    assert written.cells == {
+        b"names": map_of(TIMESTAMP, str).encode({first: "first", second: "second"}),
+        b"seen": array_of(TIMESTAMP).encode([first, None, second]),
+        b"meta": b'{"at":"2026-11-01T05:30:00+00:00","more":["2026-11-01T06:30:00+00:00"]}',
+    }
 
 
 def test_nulls_leave_alone_or_delete_and_the_delete_column_clears() -> None:

@@ -107,6 +107,30 @@ def encoded(codec: Codec[Any], array: pa.Array) -> pa.Array:
     return raw
 
 
+def in_utc(array: pa.Array) -> pa.Array:
+    """An array of Spark with its times in UTC, also those inside of other values.
+
+    Spark's are in the session's zone. Python does not know all zones that Spark does, and for it
+    the two instants of an hour that comes twice in a zone are one key of a dictionary.
+    """
+    kind = _in_utc(array.type)
+    return array if array.type == kind else array.cast(kind)
+
+
+def _in_utc(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_timestamp(kind):
+        return kind if kind.tz is None else pa.timestamp(kind.unit, "UTC")
+    if pa.types.is_struct(kind):
+        return pa.struct([_field_in_utc(field) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_field_in_utc(kind.key_field), _field_in_utc(kind.item_field))
+    return pa.list_(_field_in_utc(kind.value_field)) if pa.types.is_list(kind) else kind
+
+
+def _field_in_utc(field: pa.Field) -> pa.Field:
+    return field.with_type(_in_utc(field.type))
+
+
 def _validity(array: pa.Array) -> pa.Buffer | None:
     """Which values of an array are not null, as a bitmap; None: all."""
     if not array.null_count:

@@ -39,7 +39,7 @@ from pyspark.sql.types import (
 from percola import UsageError, ValueTooLargeError, WrongTypeError
 from percola.codecs import JSON, Codec
 from percola.schema import Column, Family, Table
-from percola.spark.arrow_values import encoded, is_fixed, is_nested, of_arrow
+from percola.spark.arrow_values import encoded, in_utc, is_fixed, is_nested, of_arrow
 from percola.spark.columns import Chosen, chosen
 from percola.spark.json_values import has_decimal
 from percola.spark.types import row_codec
@@ -110,7 +110,7 @@ class Encoder:
         cells: list[dict[bytes, bytes | None]] = [{} for _ in keys]
         plain: list[tuple[bytes, list[bytes | None]]] = []
         for one in self._members:
-            array = batch.column(self._places[one.name])
+            array = in_utc(batch.column(self._places[one.name]))
             if isinstance(one.member, Family):
                 self._encode_family(one, one.member, array, cells, keys)
             else:
