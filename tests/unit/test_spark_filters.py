@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import math
 from typing import Any
 
@@ -23,7 +24,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import FloatType, StringType, StructField, StructType
 
-from percola import JSON, Table
+from percola import DATE, JSON, TIMESTAMP, Table
 from percola.spark.columns import Chosen, chosen, schema_of
 from percola.spark.partitioning import Range
 from percola.spark.read.filters import intersected, row_ranges_of, sieve_of
@@ -141,6 +142,23 @@ def test_a_column_read_as_float_is_compared_as_spark_does(
 )
 def test_what_cannot_be_told_for_sure_is_left_to_spark(name: str, filter_: Filter) -> None:
     assert sieve_of(filter_, *chosen_one(name)) is None
+
+
+def test_a_day_that_java_has_shifted_is_left_to_spark() -> None:
+    """DATE'1582-10-10' comes as the first day of Java's Gregorian calendar."""
+    shifted = datetime.date(1582, 10, 15)
+    noon = datetime.datetime(1582, 10, 15, 12, tzinfo=datetime.UTC)
+    for codec, moment in ((DATE, shifted), (TIMESTAMP, noon)):
+        table: Table[Any] = Table("t", rows=codec)
+        table.column("day", codec)
+        one = chosen(table)[1]
+        kind = schema_of([one]).field(0).type
+        for other in (moment, moment + datetime.timedelta(days=5)):
+            is_told = other != moment
+            for filter_ in (EqualTo(("day",), other), In(("day",), (None, other))):
+                assert (sieve_of(filter_, one, kind) is not None) == is_told
+            for filter_ in (LessThan(("row",), other), In(("row",), (None, other))):
+                assert (row_ranges_of(filter_, "row", codec) is not None) == is_told
 
 
 def test_text_that_is_compared_by_rules_of_a_language_is_left_to_spark() -> None:

@@ -8,6 +8,10 @@ as bytes. Those of the second kind are sieves: Spark evaluates them again on the
 a sieve must never drop a row that Spark would keep. Where Arrow and Spark differ (a NaN is greater
 than all numbers), the row passes.
 
+A date or time of 1582-10-15 in a filter may have been another one: the Java classes in which Spark
+hands it down have no day between 1582-10-04 and that one, and Spark takes the next that they have.
+So filters with it, or with a day beside it because of zones, are left to Spark.
+
 Spark pushes filters down only if `spark.sql.python.filterPushdown.enabled` is set
 (`percola.spark.configure` sets it), and otherwise refuses a reader that supports them.
 
@@ -20,6 +24,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from datetime import date, datetime
 from typing import Any, Final
 
 import pyarrow as pa
@@ -49,6 +54,8 @@ from percola.transactions.snapshot import after_prefix
 
 _POINTS: Final = 64
 """How many ranges of a list justify a separate task."""
+
+_SHIFTED: Final = date(1582, 10, 14), date(1582, 10, 16)
 
 _COMPARISONS: Final[dict[type[Filter], str]] = {
     EqualTo: "equal",
@@ -115,6 +122,14 @@ def _attribute(filter_: Filter) -> str | None:
     return path[0] if len(path) == 1 else None
 
 
+def _is_exact(filter_: Filter) -> bool:
+    """Whether no date or time of a filter may have been another one in the query."""
+    value = getattr(filter_, "value", None)
+    values = value if isinstance(filter_, In) else (value,)
+    days = (one.date() if isinstance(one, datetime) else one for one in values)
+    return not any(isinstance(day, date) and _SHIFTED[0] <= day <= _SHIFTED[1] for day in days)
+
+
 # --- Rows -----------------------------------------------------------------------------------
 
 
@@ -125,7 +140,7 @@ def row_ranges_of(
 
     `codec` is that of the row's key; None for text and bytes.
     """
-    if _attribute(filter_) != row_name:
+    if _attribute(filter_) != row_name or not _is_exact(filter_):
         return None
     if isinstance(filter_, IsNotNull):
         return [Range(b"", None)]
@@ -188,7 +203,7 @@ def sieve_of(
     filter_: Filter, one: Chosen, kind: pa.DataType
 ) -> Callable[[pa.Array], pa.Array] | None:
     """A function from a column's values to a filter's mask; None if it could drop too much."""
-    if not isinstance(one.member, Column):
+    if not isinstance(one.member, Column) or not _is_exact(filter_):
         return None
     if isinstance(filter_, IsNull):
         return lambda array: pc.is_null(array)
