@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime
 import decimal
+from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from spark_schemas import struct
-from spark_writes import docs, open_table
+from spark_writes import docs, links, open_table
 
 from percola import (
     JSON,
@@ -27,6 +28,7 @@ from percola.spark.encoding import Encoder
 from percola.spark.options import Options
 from percola.spark.stream.sink import stream_writer
 from percola.spark.versions import arrow_schema
+from percola.spark.write.changes import CHANGE, ChangeEncoder
 from percola.spark.write.plan import writer
 from percola.store.base import Limits
 from percola.transactions.jobs import JOBS, RowWrites
@@ -252,3 +254,23 @@ def test_a_json_column_takes_values_of_any_kind_but_no_bytes() -> None:
     }
     with pytest.raises(WrongTypeError):
         encode("row string, meta binary", [("a", b"")], table)
+
+
+def test_what_an_update_leaves_of_a_wide_row_is_locked_and_looked_up_at_once(
+    tmp_path: Path,
+) -> None:
+    """Each cell of the row is looked for among the locks: in a list, that takes the square."""
+    with open_table(tmp_path / "repo") as repo:
+        with repo.transaction() as t:
+            for number in range(3):
+                t.set(links[f"q{number}"], "a", "x")
+        given = {"path": str(tmp_path / "repo"), "table": "docs", "changesAt": str(t.commit_ts)}
+        schema = struct(f"row string, title string, links map<string,string>, {CHANGE} string")
+        row = ["a", "new", [(f"q{number}", "x") for number in range(3)], "update"]
+        batch = pa.RecordBatch.from_pylist(
+            [dict(zip(schema.names, row, strict=True))], arrow_schema(schema)
+        )
+        [changes] = ChangeEncoder(repo, Options(given), schema).encode(batch)
+        assert changes.cells == {b"title": b"new"}
+        assert changes.locks == {b"links:q0", b"links:q1", b"links:q2"}
+        assert isinstance(changes.locks, Set)

@@ -118,7 +118,7 @@ class ChangeEncoder:
         for column, value in after.items():
             if before.get(column) != value:
                 cells[column] = value
-        locks = [column for column in before.keys() | self._columns if column not in cells]
+        locks = (before.keys() | self._columns) - cells.keys()
         return RowWrites(self._table.name, row, cells, locks=locks)
 
     def _is_written(self, column: bytes) -> bool:
