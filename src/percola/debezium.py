@@ -95,7 +95,8 @@ class Events(Generic[R]):
         schemas: whether keys and values say their Connect schema: `{"schema": …, "payload": …}`.
         decimals: one of `DECIMALS`.
 
-    Raises SchemaError if a column has the name of the row's key, or for another word.
+    Raises SchemaError if a column has the name of the row's key, if there is none besides it, or
+    for another word.
     """
 
     def __init__(
@@ -116,6 +117,11 @@ class Events(Generic[R]):
         self._columns = columns = None if columns is None else list(columns)
         given = table.members if columns is None else columns
         self._members: list[Member[R]] = [m for m in given if not isinstance(m, WeakColumn)]
+        if not self._members:
+            raise SchemaError(
+                f"Events of the table {table.name!r} need a column besides the row's key: a row is "
+                "there if it has one of those that are read."
+            )
         for member in self._members:
             if member.name == row_name:
                 raise SchemaError(

@@ -181,5 +181,7 @@ def test_what_an_event_cannot_hold_is_refused_in_a_sentence(repo: Repository) ->
         list(Events(orders).rows(repo, feed.settled(repo, orders)))
     with pytest.raises(SchemaError, match="has a column named 'note', which is what"):
         Events(orders, row_name="note")
+    with pytest.raises(SchemaError, match="need a column besides the row's key"):
+        Events(orders, columns=[])
     with pytest.raises(SchemaError, match="use precise or string"):
         Events(orders, decimals="double")
