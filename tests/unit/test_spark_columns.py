@@ -137,6 +137,26 @@ def test_what_an_int_may_be_in_spark() -> None:
     assert as_type("rank", "float", 0.5) == [0.5]
 
 
+def test_a_number_beyond_the_range_of_a_float_is_not_read_as_infinite() -> None:
+    assert as_type("rank", "float", math.inf, None, -3.4e38) == [
+        math.inf,
+        None,
+        pa.scalar(-3.4e38, pa.float32()).as_py(),
+    ]
+    for name, type_, good, bad in (
+        ("rank", "float", 0.5, 1e300),
+        ("meta", "float", 0.5, 1e300),
+        ("meta", "array<float>", [0.5], [1e300]),
+    ):
+        with pytest.raises(WrongTypeError, match=rf"docs\['row-1'\].{name} holds .*1e\+300"):
+            as_type(name, type_, good, bad)
+
+
+def test_json_is_rounded_to_decimals_as_from_json_rounds() -> None:
+    values = [as_type("meta", "decimal(6,2)", one)[0] for one in (1.225, 1.235, -1.225)]
+    assert values == [decimal.Decimal(one) for one in ("1.23", "1.24", "-1.23")]
+
+
 @pytest.mark.parametrize(
     ("kind", "value", "message"),
     [

@@ -37,7 +37,7 @@ from percola.codecs import Codec
 from percola.errors import SchemaError, UnknownColumnError, WrongTypeError
 from percola.schema import Column, Family, Table, WeakColumn
 from percola.spark.arrow_values import decoded, for_arrow, is_fixed, is_nested
-from percola.spark.json_values import JsonShapeError, json_converter, json_decoder
+from percola.spark.json_values import JsonShapeError, json_converter, json_decoder, within_float32
 from percola.spark.types import (
     is_typed,
     other_types,
@@ -385,6 +385,8 @@ def cells_array(
         decode = json_decoder(spark)
     elif is_nested(codec):
         convert = for_arrow(codec)
+    elif pa.types.is_float32(kind):
+        convert = within_float32
     values: list[Any] = []
     encoded = raws.to_pylist() if isinstance(raws, pa.Array) else raws
     for at, raw in enumerate(encoded):
@@ -413,7 +415,10 @@ def _parsed(codec: Codec[Any], raw: pa.Array, kind: pa.DataType) -> pa.Array:
         return text
     if codec.name == "int" and pa.types.is_floating(kind):
         text = text.cast(pa.int64())  # From text, a number of any size would be rounded.
-    return text.cast(kind)
+    found = text.cast(kind)
+    if pa.types.is_float32(kind) and pc.any(pc.is_inf(found)).as_py():
+        raise pa.ArrowInvalid("one may be beyond the range of 32 bits")
+    return found
 
 
 def _unreadable(

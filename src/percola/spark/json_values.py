@@ -32,7 +32,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from percola.codecs import JSON, WrittenFloat
+from percola.codecs import FLOAT32, JSON, UnfitValueError, WrittenFloat
 
 Converter: TypeAlias = Callable[[Any], Any]
 """From a value of `json.loads` to one that Arrow accepts; JsonShapeError if its shape differs."""
@@ -115,6 +115,20 @@ def _float(value: Any) -> Any:
     raise _wrong(value, "a number")
 
 
+def within_float32(value: float) -> float:
+    """The value; UnfitValueError if it would be infinite as a float of 32 bits, and is not."""
+    FLOAT32.encode(value)
+    return value
+
+
+def _float32(value: Any) -> Any:
+    number = _float(value)
+    try:
+        return None if number is None else within_float32(number)
+    except UnfitValueError:
+        raise _wrong(value, "a number within the range of 32-bit floats") from None
+
+
 def _date(value: Any) -> Any:
     if value is None:
         return None
@@ -150,7 +164,7 @@ _SIMPLE: Final[dict[type[DataType], Converter]] = {
     StringType: _string,
     BooleanType: _boolean,
     DoubleType: _float,
-    FloatType: _float,
+    FloatType: _float32,
     DateType: _date,
     TimestampType: _timestamp,
     TimestampNTZType: _timestamp_ntz,
@@ -174,7 +188,7 @@ def _decimal(kind: DecimalType) -> Converter:
     unit = decimal.Decimal(1).scaleb(-kind.scale)
     most = decimal.Decimal(10) ** (kind.precision - kind.scale)
     # Enough for every digit of a Spark decimal; the default of 28 would round.
-    exact = decimal.Context(prec=100)
+    exact = decimal.Context(prec=100, rounding=decimal.ROUND_HALF_UP)
 
     def convert(value: Any) -> Any:
         if value is None:
