@@ -124,7 +124,7 @@ def _attribute(filter_: Filter) -> str | None:
 
 def _is_exact(filter_: Filter) -> bool:
     """Whether no date or time of a filter may have been another one in the query."""
-    value = getattr(filter_, "value", None)
+    value: Any = getattr(filter_, "value", None)
     values = value if isinstance(filter_, In) else (value,)
     days = (one.date() if isinstance(one, datetime) else one for one in values)
     return not any(isinstance(day, date) and _SHIFTED[0] <= day <= _SHIFTED[1] for day in days)
