@@ -241,6 +241,14 @@ def test_a_reader_of_a_catalogs_table_cannot_choose_the_timestamp_by_locks(
         avoiding.table(f"{catalog}.sales").count()
 
 
+def test_a_reader_of_a_catalogs_table_is_not_given_the_cells_of_a_family(
+    spark: SparkSession, catalog: str
+) -> None:
+    of_family = spark.read.option("family", "labels")
+    with pytest.raises(PySparkException, match="load the family by format"):
+        of_family.table(f"{catalog}.products").count()
+
+
 def test_a_version_is_a_timestamp_of_the_past(query: Query, repo: Repository) -> None:
     with repo.snapshot() as before:
         ts = before.start_ts

@@ -392,6 +392,7 @@ def test_filters_are_opt_in(repo: Repository, read: Read) -> None:
         ({"prefix": "a", "startRow": "b"}, "either a prefix or startRow and endRow"),
         ({"table": "blobs", "prefix": "xyz"}, "is written in hexadecimal"),
         ({"family": "lynx"}, "no family 'lynx'. Its families are: links."),
+        ({"family": "links", "allRows": "true"}, "which are not those of a catalog's table"),
         ({"onLock": "avoid", "snapshot": "1"}, "onLock=avoid chooses the timestamp"),
         ({"partitions": "0"}, "The option partitions is not a whole number from 1 up: '0'."),
     ],

@@ -114,6 +114,11 @@ def _family(table: Table[Any], options: Options) -> Family[Any, Any] | None:
             "The option family gives the columns row, qualifier and value, so it does not go with "
             "columns: leave one of the two out."
         )
+    if options.flag("allRows"):  # Of a catalog's table.
+        raise ConflictingOptionsError(
+            "The option family gives the columns row, qualifier and value, which are not those of "
+            "a catalog's table: load the family by format('percola')."
+        )
     families = [member for member in table.members if isinstance(member, Family)]
     for family in families:
         if family.name == name:
