@@ -202,8 +202,17 @@ class Family(Generic[R, V]):
         return column
 
     def starting(self, start: str) -> Family[R, V]:
-        """The family for reads of only those columns whose qualifiers begin with `start`."""
-        return Family(self.table, self.name, self.codec, start)
+        """The family for reads of only those columns whose qualifiers begin with `start`.
+
+        Raises SchemaError for what is no string, or not valid Unicode text.
+        """
+        try:
+            return Family(self.table, self.name, self.codec, start)
+        except (AttributeError, UnicodeEncodeError) as error:
+            raise SchemaError(
+                f"No column of the family {self!r} begins with {start!r}: qualifiers are strings "
+                "of valid Unicode text."
+            ) from error
 
     def qualifier(self, column: Column[Any, Any]) -> str:
         """The qualifier of one of this family's columns."""

@@ -303,3 +303,12 @@ def test_one_thing_in_place_of_a_list_is_refused_in_a_sentence(repo: Repository)
     for says, call in wrong.items():
         with pytest.raises(UsageError, match=says):
             call()
+
+
+def test_what_no_column_can_have_or_begin_with_is_refused_in_a_sentence() -> None:
+    for start in (5, b"r", "\ud800"):
+        with pytest.raises(SchemaError, match=r"No column of the family docs\.tag:\* begins with"):
+            tags.starting(any_(start))
+    for kind in ([], {"a": 1}, "str", list):
+        with pytest.raises(SchemaError, match="is not a type that a column can have"):
+            Table("others").column("a", any_(kind))

@@ -120,7 +120,7 @@ def codec_of(type_: type[V] | Codec[V]) -> Codec[V]:
     """The codec for a supported type, or the given codec itself; SchemaError for others."""
     if isinstance(type_, Codec):
         return type_
-    codec = _BY_TYPE.get(type_)
+    codec = _BY_TYPE.get(type_) if isinstance(type_, type) else None
     if codec is None:
         known = ", ".join(kind.__name__ for kind in _BY_TYPE)
         raise SchemaError(
