@@ -195,8 +195,7 @@ def settle_the_dead(repo: Repository) -> int:
     Any client that meets such a lock resolves it (§2.2); this also finds those that no client may
     ever meet. Snapshots do not change. Locks of live processes are left alone.
     """
-    resolver = repo.context.resolver
-    return sum(resolver.try_resolve(*entry) for entry in _entries(repo, Kind.LOCK))
+    return repo.context.resolver.try_resolve_all(_entries(repo, Kind.LOCK))[0]
 
 
 # --- Notifications and failures (§2.4) --------------------------------------------------
