@@ -25,6 +25,7 @@ from stores import put
 
 from percola import Repository
 from webindex import tables
+from webindex.cli.main import STOPPED
 from webindex.crawl.warc import Capture
 from webindex.errors import WorkingError
 from webindex.load.transaction import load_captures
@@ -204,11 +205,13 @@ def test_a_signal_ends_work_cleanly_and_leaves_no_child(
     check(repo, index, [*sample(), *recrawl()])
 
 
+@pytest.mark.parametrize(("options", "status"), [([], 0), (["--until-idle"], STOPPED)])
 def test_ctrl_c_while_the_workers_start_ends_without_a_word(
-    repo: Repository, wait_until: Wait
+    repo: Repository, wait_until: Wait, options: list[str], status: int
 ) -> None:
+    load(repo, sample()[:2])
     with terminal(
-        "-m", "webindex.cli.main", "work", "--repo", repo.address, "--processes", 2
+        "-m", "webindex.cli.main", "work", "--repo", repo.address, "--processes", 2, *options
     ) as work:
         # Python is at their imports then, where a Ctrl-C would end them with a traceback.
         wait_until(
@@ -221,7 +224,7 @@ def test_ctrl_c_while_the_workers_start_ends_without_a_word(
         workers = children(work.pid)
         os.killpg(work.pid, signal.SIGINT)
         _, err = work.communicate(timeout=SECONDS)
-    assert (work.returncode, err) == (0, "")
+    assert (work.returncode, err) == (status, "")
     assert len(workers) == 2 and not any(map(is_alive, workers))
 
 

@@ -99,6 +99,8 @@ DEAD_LETTERED: Final = 3
 """The exit status of `work --until-idle` if changes are dead-lettered."""
 PAUSED: Final = 4
 """Its exit status if none is, and changes wait for observers that are paused."""
+STOPPED: Final = 5
+"""Its exit status if it was told to end before everything was worked off."""
 
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -231,7 +233,7 @@ def load(
     "--until-idle",
     is_flag=True,
     help="Stop when no work is left; with exit status 3 if changes are dead-lettered, else with 4 "
-    "if some wait for paused observers.",
+    "if some wait for paused observers. With 5 if it is told to end before.",
 )
 def work(
     repo: str,
@@ -261,7 +263,8 @@ def work(
         open_index(opened, create=True).close()
         before = opened.snapshot().start_ts
         with ExitStack() as stack, _pending_shown(quiet=as_json) as show:
-            run: Callable[[Watched], None] = partial(
+            idle = False
+            run: Callable[[Watched], bool] = partial(
                 supervise,
                 opened,
                 until_idle=until_idle,
@@ -278,8 +281,10 @@ def work(
             if processes:
                 with running(opened.address, processes) as started:
                     started.wait_ready()
-                    run(started)
-            elif not (until_idle and is_at_rest(opened)):
+                    idle = run(started)
+            elif until_idle and is_at_rest(opened):
+                idle = True
+            else:
                 from webindex.workers.spark import running_on_spark
 
                 number = workers or min(8, os.cpu_count() or 1)
@@ -288,7 +293,7 @@ def work(
                     suppress(KeyboardInterrupt),
                     running_on_spark(opened, number, master=master) as fleet,
                 ):
-                    run(fleet)
+                    idle = run(fleet)
         summary = summarise(opened, since=before)
         failed, paused = opened.dead_lettered(), _waited_for(opened)
         if as_json:
@@ -308,8 +313,9 @@ def work(
                     "observers'.",
                     style="yellow",
                 )
-    if until_idle and (failed or paused):
-        click.get_current_context().exit(DEAD_LETTERED if failed else PAUSED)
+    if until_idle and (failed or paused or not idle):
+        status = STOPPED if not idle else DEAD_LETTERED if failed else PAUSED
+        click.get_current_context().exit(status)
 
 
 def _waited_for(repo: Repository) -> list[str]:
@@ -320,8 +326,8 @@ def _waited_for(repo: Repository) -> list[str]:
     return [one.name for one in paused if any(pending.get(column) for column in one.columns)]
 
 
-def _beside(renderer: Watched, run: Callable[[Watched], None], workers: Watched) -> None:
-    run(Together(workers, renderer))
+def _beside(renderer: Watched, run: Callable[[Watched], bool], workers: Watched) -> bool:
+    return run(Together(workers, renderer))
 
 
 def observers(repo: Repository) -> list[Observer[Any]]:

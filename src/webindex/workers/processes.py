@@ -240,23 +240,25 @@ def supervise(
     show: Callable[[dict[str, int]], None],
     stopping: threading.Event,
     is_idle: Callable[[], bool] | None = None,
-) -> None:
+) -> bool:
     """Supervise workers until told to stop or, with `until_idle`, until nothing is dirty.
 
-    `is_idle` says so in another way, if some columns are left to other workers. `show` is called a
-    few times a second with the number of dirty cells by column.
+    Returns whether that was reached; False if told to stop. `is_idle` says so in another way, if
+    some columns are left to other workers. `show` is called a few times a second with the number of
+    dirty cells by column.
     """
     shown = 0.0
     while not stopping.is_set():
         workers.check()
         if until_idle and (is_idle or repo.is_idle)():
-            return
+            return True
         # Counting reads every dirty cell: the more there are, the less often it is done.
         began = time.monotonic()
         if began >= shown:
             show(repo.pending())
             shown = time.monotonic() + max(0.25, 20 * (time.monotonic() - began))
         stopping.wait(0.05 if until_idle else 0.25)
+    return False
 
 
 @contextmanager
