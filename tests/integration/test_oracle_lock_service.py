@@ -46,7 +46,7 @@ NOTICED: Final = 10.0
 
 
 @pytest.fixture(autouse=True)
-def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+def unhurried_wake_ups(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wake-up is not given up because the machine is busy."""
     monkeypatch.setattr(links, "_WAKE_SECONDS", LOCK_SECONDS)
 
@@ -225,10 +225,10 @@ def hasty_waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     begun: list[float] = []
     wait = Session.wait
 
-    def noted(self: Session, answers: Answers, patience: float) -> dict[int, frames.Frame]:
-        if patience == HASTY:
+    def noted(self: Session, answers: Answers, seconds: float) -> dict[int, frames.Frame]:
+        if seconds == HASTY:
             begun.append(time.monotonic())
-        return wait(self, answers, patience)
+        return wait(self, answers, seconds)
 
     monkeypatch.setattr(Session, "wait", noted)
     return begun

@@ -13,7 +13,7 @@ from percola.store.hbase import schema as hbase_settings
 from percola.store.hbase.jvm import java_class
 from percola.store.hbase.store import HBaseStore
 
-_PATIENCE: Final = 240.0
+_TIMEOUT: Final = 240.0
 """Seconds for which an operator tries again."""
 
 
@@ -27,9 +27,9 @@ class Admin:
     def _ask(self, act: Callable[[], Any]) -> Any:
         """Do what may be done again: `hbase:meta` moves as well, its server may be killed, and
         on a busy machine a flush may take longer than a store's calls may."""
-        patient = copy.copy(self._calls)
-        patient.timeout_seconds = _PATIENCE
-        return hbase_settings._ask(patient, "asking as an operator", act)
+        calls = copy.copy(self._calls)
+        calls.timeout_seconds = _TIMEOUT
+        return hbase_settings._ask(calls, "asking as an operator", act)
 
     def flush(self, table: str) -> None:
         """Write what stands in memory to files."""
