@@ -13,6 +13,7 @@ from stores import DEADLINE, Gate, Ground, ShiftedClock, at_work
 from percola import ObserverTimeoutError, Repository, Table, Transaction, Worker, observer
 from percola.cells import Kind
 from percola.inspection import failures
+from percola.observers.runner import Runner
 from percola.oracle.base import Oracle
 from percola.oracle.embedded import EmbeddedOracle
 
@@ -238,3 +239,37 @@ def test_n5_time_for_which_the_process_was_stopped_does_not_count(
         hanging.gate.open()
         wait_until(lambda: repo.snapshot().get(size, "bad") or list(failures(repo)))
     assert list(failures(repo)) == []
+
+
+def test_n5_a_worker_may_be_stopped_while_it_gives_up_a_run_that_ends_then(
+    ground: Ground, wait_until: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock, gave_up, stopped = ShiftedClock(monkeypatch), threading.Event(), threading.Event()
+    repo = ground.repo(TABLES, clock=clock)
+    give_up_late, unlocked = Runner.give_up_late, list[bytes]()
+
+    def slowly(runner: Runner) -> Any:
+        if late := give_up_late(runner):
+            gave_up.set()
+            assert stopped.wait(DEADLINE)
+        return late
+
+    def unlock(table: str, row: bytes) -> None:
+        if stopped.is_set():
+            unlocked.append(row)
+
+    monkeypatch.setattr(Runner, "give_up_late", slowly)
+    monkeypatch.setattr(repo.context.coordination, "unlock", unlock)
+    hanging = Hanging()
+    write(repo, "bad")
+    worker = Worker(repo, [hanging.observer], threads=1, timeout=DEADLINE, retention=None)
+    worker.start()
+    with hanging:
+        hanging.gate.await_arrival()
+        clock.overrun()
+        assert gave_up.wait(DEADLINE)
+        hanging.gate.open()
+        worker.stop()
+        stopped.set()
+        wait_until(lambda: unlocked or worker._failure)
+    worker.stop()

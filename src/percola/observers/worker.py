@@ -207,7 +207,8 @@ class Worker:
             for thread in threads:
                 if thread is not threading.current_thread():
                     thread.join(max(0.0, deadline - time.monotonic()))
-            self._threads = [thread for thread in self._threads if thread.is_alive()]
+            with self._guard:
+                self._threads = [thread for thread in self._threads if thread.is_alive()]
             self._schedule.disclaim()
             if self._unlisten is not None:
                 self._unlisten()
@@ -407,7 +408,8 @@ class Worker:
             try:
                 self._context.coordination.check_place()
                 for thread, rows in self._runs.give_up_late():
-                    self._threads.remove(thread)
+                    with self._guard:  # If it has ended since, `stop` may have removed it.
+                        self._threads = [one for one in self._threads if one is not thread]
                     for table, row in rows:
                         self._context.coordination.unlock(table, row)
                     self._start_thread(dedicated=thread is self._dedicated)
