@@ -33,6 +33,9 @@ _INTERFACE: Final = 2
 _LITTLE: Final = 64 << 20
 """A disk with less free space than this, in bytes, counts as full when a write fails."""
 
+LONG_BYTES: Final = 16 << 20
+"""Long values of about so many bytes end a scan, so that what it holds is bounded."""
+
 
 def _load() -> tuple[ModuleType | None, str]:
     """The native engine, or None and why not."""

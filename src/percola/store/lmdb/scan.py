@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 
 from percola.cells import INLINE, MAX_TS, WRITE_HEADER, Op, decode_write
 from percola.store.base import CellScan, ColumnScan
-from percola.store.lmdb.driver import Txn
+from percola.store.lmdb.driver import LONG_BYTES, Txn
 from percola.store.lmdb.keys import TOP, Keys
 
 _FIRST_RUN: Final = 64
@@ -37,9 +37,6 @@ _FEW: Final = 4
 
 _STEPS: Final = 24
 """The number of unwanted entries that are skipped one by one before seeking the next wanted one."""
-
-_LONG_BYTES: Final = 16 << 20
-"""Long values of about so many bytes end a scan."""
 
 _PUT, _DELETE = int(Op.PUT), int(Op.DELETE)
 _AFTER: Final = b"\xff" * 9
@@ -113,7 +110,7 @@ class ColumnReader:
                 del entries[:taken], records[:taken]
                 if at_end and not entries and jump is None:
                     return self._found(None)
-                if self._before + len(self._rows) >= limit or self._long >= _LONG_BYTES:
+                if self._before + len(self._rows) >= limit or self._long >= LONG_BYTES:
                     whole = first[:2] + self._last_row + b"\0\1"
         return self._found(None)
 

@@ -66,7 +66,7 @@ from percola.store.base import (
     is_wanted,
 )
 from percola.store.capabilities import Codecs
-from percola.store.lmdb.driver import Cursor, Txn, translate
+from percola.store.lmdb.driver import LONG_BYTES, Cursor, Txn, translate
 from percola.store.lmdb.environment import FIRST_MAP_BYTES, Environment
 from percola.store.lmdb.feed import Feeds
 from percola.store.lmdb.keys import NEWEST_FIRST, TOP, Keys, keys_between, suffix, timestamp
@@ -86,7 +86,6 @@ _OF_KIND: Final = {
 }
 _AFTER: Final = b"\xff" * 9
 _STEPS: Final = 24  # Cells that a scan skips one by one before it seeks the next wanted column.
-_LONG_BYTES: Final = 16 << 20  # Long values of about so many bytes end a scan.
 _new_cell: Final = functools.partial(tuple.__new__, Cell)
 _PUT, _DELETE, _LOCK = int(Op.PUT), int(Op.DELETE), int(Op.LOCK)
 
@@ -516,7 +515,7 @@ class LmdbStore(OneStepStore):
                     row_part = entry[: at + 2]
                     row = entry[2:at].replace(b"\0\xff", b"\0")
                     idle = 0
-                    if len(found) >= limit or long >= _LONG_BYTES:
+                    if len(found) >= limit or long >= LONG_BYTES:
                         return found, row
                 key = entry[:-8]
                 column = key[len(row_part) : -1]
