@@ -649,7 +649,7 @@ def test_a_thousand_sessions_take_no_thread_and_timestamps_do_not_wait_for_them(
         oracle = NetworkOracle([server.address])
         locking = [seconds(lambda n=n: one.try_lock("t", b"%d" % n)) for n in range(200)]
         assert server.lock_service.locks == 200
-        assert sorted(locking)[100] < 0.1
+        assert max(locking) < LOCK_SECONDS / 2
         one.wake()
         waits = [seconds(oracle.timestamp) for _ in range(200)]
         for session in sessions:
@@ -674,4 +674,4 @@ def test_a_client_without_the_token_goes_on_without_the_service() -> None:
         assert friend.sessions and not stranger.sessions
         stranger.wake()
         for lock_service in (stranger, friend):
-            lock_service.close()
+            in_thread(lock_service.close).result(DEADLINE)
