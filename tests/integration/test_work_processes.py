@@ -79,7 +79,7 @@ def webindex(*words: object) -> AbstractContextManager[subprocess.Popen[str]]:
 def kill_at_work(
     victim: int, repo: Repository, captures: list[Capture], wait_until: Wait
 ) -> list[Capture]:
-    """Load captures, and kill a worker before all are worked off; those that are not loaded yet.
+    """Load captures, and kill a worker while work is left; those that are not loaded yet.
 
     However quick the workers are: it stands still while it is checked that there is work left.
     """
