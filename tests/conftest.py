@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
+import effort
 import hypothesis
 import needs
 import pytest
@@ -125,6 +126,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     without = config.getoption("--without")
     needs.leave_out(without)
+    effort.be_short(config.getoption("markexpr"))
     config.addinivalue_line("markers", "long: runs in `make test-all`, not in `make test`")
     config.pluginmanager.register(needs.LongTests(config))
     config.pluginmanager.register(NoTestHangs())

@@ -63,6 +63,7 @@ def test_a_target_holds_on_random_bytes(name: str) -> None:
         TARGETS[name].run(rng.randbytes(rng.randrange(120)))
 
 
+@pytest.mark.long
 def test_the_fuzzer_runs_a_target_and_tells_what_it_did(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.fuzz", "--seconds", "1", "--folder", str(tmp_path)]
     done = answer_of([*command, "backup"], cwd=ROOT)

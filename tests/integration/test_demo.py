@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from effort import mostly_long
 from spark_processes import terminal
 
 from webindex.cli.demo import Checks, Demo, main
@@ -73,9 +74,7 @@ def test_the_demonstration_holds_and_keeps_only_what_it_is_told_to(
         assert [hit.url for hit in index.search(CHANGED_WORDS).hits] == [CHANGED_URL]
 
 
-@pytest.mark.parametrize(
-    "moment", [pytest.param("Load a crawl", marks=pytest.mark.long), "Work it off"]
-)
+@pytest.mark.parametrize("moment", mostly_long(["Work it off", "Load a crawl"]))
 def test_ctrl_c_ends_the_demonstration_without_a_trace(
     tmp_path: Path, java_home: Path, moment: str
 ) -> None:

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from effort import mostly_long
 from stores import Program
 
 import percola
@@ -65,7 +66,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], list[R
     return lambda workload: copy.deepcopy(once(workload))
 
 
-@pytest.mark.parametrize("workload", ["registers", "appends"])
+@pytest.mark.parametrize("workload", mostly_long(["appends", "registers"]))
 def test_what_processes_saw_is_snapshot_isolation_though_one_was_killed(
     recorded: Callable[[str], list[Recorded]], workload: str
 ) -> None:

@@ -230,6 +230,7 @@ def test_a_token_in_a_file_is_asked_for_and_shown(
     assert run("--repo", address, "set", "row", "b", "x").code == 0
 
 
+@pytest.mark.long
 def test_a_repository_moves_from_a_folder_to_servers_and_back(
     stack: ExitStack, store: str, zookeeper: ZooKeeper, tmp_path: Path
 ) -> None:
@@ -263,6 +264,7 @@ def test_a_repository_moves_from_a_folder_to_servers_and_back(
 # --- A relay ----------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_processes_of_a_machine_draw_by_a_relay_and_go_on_when_it_is_killed(
     stack: ExitStack,
     store: str,

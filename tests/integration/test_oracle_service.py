@@ -127,6 +127,7 @@ def serves(address: str) -> bool:
 # --- P1, whatever happens to the oracles ------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_leader_that_is_killed_is_replaced_when_its_lease_has_ended(fleet: Fleet) -> None:
     for _ in range(3):
         old = fleet.leader()
@@ -203,6 +204,7 @@ def test_a_leader_that_ends_on_sigterm_hands_over_and_leaves_no_gap(
     assert drawn[-1] - len(drawn) <= CLIENTS * THREADS
 
 
+@pytest.mark.long
 def test_without_its_store_an_oracle_stops_when_its_lease_has_ended_and_goes_on_later(
     wait_until: WaitUntil,
 ) -> None:

@@ -249,6 +249,7 @@ def test_of_two_that_announce_at_once_one_sees_the_other(server: ZooKeeper) -> N
 # --- What is read -------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_what_a_process_reads_for_a_while_is_known_to_others_until_it_ends(
     server: ZooKeeper, mine: ZooKeeperCoordination, wait_until: Wait
 ) -> None:

@@ -275,6 +275,7 @@ def test_a_repository_that_vanishes_ends_the_run_with_a_sentence(
 # --- What the user sees -------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_command_prints_its_report(repo: Repository, spark: SparkSession) -> None:
     put(repo, SOME)
     shown = CliRunner().invoke(rank_command, ["--repo", repo.address])

@@ -95,6 +95,7 @@ def rows(frame: DataFrame) -> list[tuple[Any, ...]]:
     return sorted(tuple(row) for row in frame.collect())
 
 
+@pytest.mark.long
 def test_derived_tables_equal_sparks_own_answer_after_every_round_of_kills(
     spark: SparkSession, tmp_path: Path, shop: Any, wait_until: Any
 ) -> None:

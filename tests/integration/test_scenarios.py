@@ -64,6 +64,7 @@ def test_after_incremental_load(stage: Stage) -> None:
     assert played(stage, scenarios.incremental_load).captures == 206
 
 
+@pytest.mark.long
 def test_after_recrawl(stage: Stage) -> None:
     assert played(stage, scenarios.recrawl).captures == 206
 

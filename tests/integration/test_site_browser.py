@@ -237,6 +237,7 @@ def test_a_redirect_leads_step_by_step_to_the_page_that_search_shows(browser: Br
 # --- The live view --------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_the_plots_move_while_a_page_is_loaded_and_worked_off(
     browser: Browser, folder: Path, wait_until: WaitUntil
 ) -> None:

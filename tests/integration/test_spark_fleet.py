@@ -226,6 +226,7 @@ def test_a_worker_that_is_frozen_is_replaced(
     fleets.check_shop(repo, sum(range(40)))
 
 
+@pytest.mark.long
 def test_a_worker_that_is_frozen_while_nobody_else_can_write_is_replaced(
     spark: SparkSession, repo: Repository, tmp_path: Path, wait_until: Wait
 ) -> None:

@@ -94,6 +94,7 @@ def test_a_read_shows_its_rows_bytes_and_calls_and_that_no_lock_was_in_the_way(s
     assert (found["locks in the way"], found["time waiting for locks"]) == (["0"], ["0 ms"])
 
 
+@pytest.mark.long
 def test_a_read_that_stops_early_shows_what_it_has_read(shown: Sql) -> None:
     assert shown("SELECT * FROM $.docs LIMIT 3")["rows read from the store"] == ["300"]
     assert shown("SELECT * FROM $.docs WHERE row = 'none'")["rows read from the store"] == ["0"]

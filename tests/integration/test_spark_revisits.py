@@ -30,6 +30,7 @@ EXPECTED = {
 }
 
 
+@pytest.mark.long
 def test_revisits_of_all_crawlers_in_several_files_and_loads_make_the_index_of_verify(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from catalogs import new_catalog
+from effort import mostly_long
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -149,7 +150,7 @@ QUERIES = (
 
 
 @pytest.mark.usefixtures("pushdown")
-@pytest.mark.parametrize("pushed", ["true", "false"])
+@pytest.mark.parametrize("pushed", mostly_long(["true", "false"]))
 def test_queries_have_the_answers_of_spark_itself(
     spark: SparkSession, written: Repository, expected: DataFrame, pushed: str
 ) -> None:

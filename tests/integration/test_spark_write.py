@@ -7,6 +7,7 @@ from datetime import date
 from pathlib import Path
 
 import pytest
+from effort import mostly_long
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from spark_processes import kill_all, python_workers
@@ -219,7 +220,7 @@ def test_a_row_in_two_partitions_of_a_job_is_told_and_in_one_the_later_counts(
 # --- Who is killed ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("atomicity", ATOMICITIES)
+@pytest.mark.parametrize("atomicity", mostly_long(reversed(ATOMICITIES), 2))
 def test_python_workers_that_are_killed_while_they_write_lose_and_double_nothing(
     spark: SparkSession, repo: Repository, folder: Path, atomicity: str, wait_until: Wait
 ) -> None:

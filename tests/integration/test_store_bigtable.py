@@ -11,13 +11,13 @@ import pytest
 from emulator import Emulator
 from hypothesis import given
 from hypothesis import strategies as st
+from server_scans import ServerConformance
 
 from percola.cells import MAX_TS, Kind
 from percola.store.base import Condition, Delete, Put, RowMutation, Store
 from percola.store.bigtable.filters import MAX_STORED_TS
 from percola.store.bigtable.store import BigtableStore
 from percola.store.remote import shared_row
-from percola.testing import StoreConformance
 from percola.testing.conformance import feed as feed_claims
 from percola.testing.conformance.feed import FeedClaims
 from percola.testing.conformance.fixtures import COLUMN, Ground, lock, numbers, written
@@ -65,7 +65,7 @@ class TestFeedsOfAnEarlierRelease(InTheEmulator, FeedClaims):
     indexed = False
 
 
-class TestBigtableStore(InTheEmulator, StoreConformance):
+class TestBigtableStore(InTheEmulator, ServerConformance):
     @pytest.mark.parametrize("width", [100, 140, 250])
     @pytest.mark.parametrize("name", [b"column:%04d/a.b", b"@x-%04d#", "ü%04d".encode()])
     def test_a_row_of_many_columns_is_locked_and_committed_in_one_mutation(

@@ -12,6 +12,7 @@ from hbase_admin import Admin
 from hbase_upkeep import Upkeep
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from server_scans import ServerConformance
 
 from percola.cells import MAX_TS, Cell, Kind, Op, encode_write
 from percola.store.base import Condition, Delete, Put, RowMutation, Store
@@ -19,7 +20,6 @@ from percola.store.hbase.store import HBaseStore
 from percola.store.hbase.wire import FAMILIES, Ask, get, rows_of
 from percola.store.remote.shared_row import ROW, SHARED_TABLE
 from percola.store.walks import walk_kind
-from percola.testing import StoreConformance
 from percola.testing.conformance.fixtures import COLUMN, lock, numbers, written
 from percola.testing.conformance.model import Comparison, Operation, looks, mutations
 from percola.testing.conformance.suite import RANDOM
@@ -27,17 +27,8 @@ from percola.testing.conformance.suite import RANDOM
 WaitUntil = Callable[..., object]
 
 
-class TestHBaseStore(InHBase, StoreConformance):
+class TestHBaseStore(InHBase, ServerConformance):
     namespace = f"conformance_{os.getpid()}"
-
-    # Columns are read by scans here: what those find is checked by the tests of scans.
-    @pytest.mark.parametrize(
-        "seed", [0, *(pytest.param(one, marks=pytest.mark.long) for one in range(1, 12))]
-    )
-    def test_columns_of_rows_that_differ_are_what_a_scan_finds(
-        self, store: Store, table: str, seed: int
-    ) -> None:
-        super().test_columns_of_rows_that_differ_are_what_a_scan_finds(store, table, seed)
 
     def test_several_cells_of_a_row_may_each_need_a_second_look(
         self, store: Store, table: str

@@ -87,6 +87,7 @@ def _scan(store: Store) -> list[tuple[Cell, object]]:
     return found
 
 
+@pytest.mark.long
 def test_regions_that_move_between_servers_cost_no_row_and_no_unknown_outcome(
     mortal: HBase, wait_until: WaitUntil
 ) -> None:
@@ -163,6 +164,7 @@ def test_a_region_that_has_moved_costs_a_single_row_no_unknown_outcome(mortal: H
     assert store.read([CELL], 9)[0][0] is not None
 
 
+@pytest.mark.long
 def test_regions_that_split_and_move_just_before_a_batch_is_written_cost_no_row(
     mortal: HBase, wait_until: WaitUntil
 ) -> None:

@@ -219,6 +219,7 @@ def test_reads_of_many_columns_from_several_files_end_and_are_right(hbase: HBase
                 assert (commit_ts, value) == (last, b"%d" % last if last else None), cell
 
 
+@pytest.mark.long
 def test_a_table_that_is_deleted_under_our_hands_is_unknown(hbase: HBase) -> None:
     store = hbase.store(timeout_seconds=5, tables=["t"])
     assert store.mutate([RowMutation("t", b"r", [ABSENT], [lock(b"c", 5)])]) == [True]
@@ -263,6 +264,7 @@ def test_a_timestamp_that_does_not_fit_is_refused_with_nothing_written(hbase: HB
     assert store.scan_kind(Kind.LOCK, "t") == ([], None)
 
 
+@pytest.mark.long
 def test_a_quorum_where_nobody_listens_is_an_error_within_the_timeout(hbase: HBase) -> None:
     # The port of the region server speaks another language than ZooKeeper's.
     for quorum in ("127.0.0.1:9", f"127.0.0.1:{hbase.cluster.process('regionserver-1').port}"):

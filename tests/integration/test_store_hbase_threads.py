@@ -194,6 +194,7 @@ def test_nobody_reads_below_a_safe_point_that_another_has_raised(
 # --- What it costs ----------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_scan_of_long_values_comes_in_parts(hbase: HBase) -> None:
     network_claims.a_scan_of_long_values_comes_in_parts(hbase.store())
 

@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from effort import mostly_long
 from fleets import is_alive
 from from_scratch import again, check, recrawl, sample
 from spark_processes import children, kill_all, terminal
@@ -174,7 +175,7 @@ def test_workers_end_when_their_supervisor_is_killed(
 # --- Stopped ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("how", mostly_long([signal.SIGTERM, signal.SIGINT]))
 def test_a_signal_ends_work_cleanly_and_leaves_no_child(
     repo: Repository, index: TantivyIndex, wait_until: Wait, how: signal.Signals
 ) -> None:

@@ -22,6 +22,7 @@ def test_hangs():
 """
 
 
+@pytest.mark.long
 def test_a_failure_is_told_before_the_run_ends(tmp_path: Path) -> None:
     (tmp_path / "test_some.py").write_text(_TESTS)
     os.mkfifo(tmp_path / "gate")

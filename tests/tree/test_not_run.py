@@ -139,6 +139,7 @@ def test_a_run_that_lacks_something_fails_and_says_what_and_why(
     assert lines[-2] == 'So this run has failed: make test WITHOUT="hbase" runs the others.'
 
 
+@pytest.mark.long
 def test_what_the_caller_leaves_out_is_no_failure(tmp_path: Path) -> None:
     for options, variables in ((("--without", "kerberos hbase"), {}), ((), {"WITHOUT": "hbase"})):
         status, lines = run(tmp_path, _LACKS, *options, **variables)
@@ -170,6 +171,7 @@ def test_no_skip_of_another_kind_hides(tmp_path: Path, options: tuple[str, ...])
     assert any(line.endswith("test_some.py: no use") for line in lines)
 
 
+@pytest.mark.long
 @BOTH
 def test_long_tests_that_are_deselected_are_counted(
     tmp_path: Path, options: tuple[str, ...]
@@ -182,6 +184,7 @@ def test_long_tests_that_are_deselected_are_counted(
     assert not any("not run" in line for line in lines)
 
 
+@pytest.mark.long
 @BOTH
 def test_long_tests_that_would_begin_late_are_left_out_and_named(
     tmp_path: Path, options: tuple[str, ...]
@@ -195,6 +198,7 @@ def test_long_tests_that_would_begin_late_are_left_out_and_named(
     assert re.search(r"2 failed, 1 passed in ", lines[-1])
 
 
+@pytest.mark.long
 def test_a_name_that_stands_for_nothing_is_refused(tmp_path: Path) -> None:
     status, lines = run(tmp_path, _LACKS, "--without", "hbse")
     assert status == pytest.ExitCode.USAGE_ERROR
@@ -214,6 +218,7 @@ def test_every_name_is_documented() -> None:
     )
 
 
+@pytest.mark.long
 @BOTH
 def test_ctrl_c_arrives_where_the_run_was_started_with_sigint_ignored(
     tmp_path: Path, options: tuple[str, ...]

@@ -175,6 +175,7 @@ def test_the_locked_cells_have_a_lock_only_record_for_each_of_so_many_transactio
             assert sum(one[Op.LOCK] for one in found.values()) == 2 * locks
 
 
+@pytest.mark.long
 def test_what_locked_cells_cost_is_measured_beside_each_number_of_locks() -> None:
     with percola.open("memory:", [locked_cells._table]) as repo:
         lines = locked_cells.measure(repo, "memory", (2, 5), 3, 0.0, Console(quiet=True))

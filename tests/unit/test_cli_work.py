@@ -364,6 +364,7 @@ def test_worker_processes_import_no_module_of_the_current_folder_in_place_of_pyt
     assert (answer.code, answer.err) == (0, "")
 
 
+@pytest.mark.long
 def test_more_processes_than_the_system_starts_are_one_sentence(folder: Path, app: Path) -> None:
     words = ("--repo", folder, "worker", "app:measure", "--until-idle", "--processes", 60)
     answer = answer_of(["sh", "-c", 'ulimit -n 40 && exec "$@"', "sh", *command(*words)], cwd=app)

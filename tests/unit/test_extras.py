@@ -233,6 +233,7 @@ asyncio.run(server.config.loaded_app(scope, None, None))
 """Prints the scheme of a request that a proxy in a network of them has passed on."""
 
 
+@pytest.mark.long
 def test_the_command_line_runs_with_the_oldest_packages_that_it_allows(
     wheel: Path, tmp_path: Path
 ) -> None:

@@ -83,6 +83,7 @@ def test_a_machine_without_that_python_is_told_which_is_needed(tmp_path: Path) -
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.long
 def test_packages_are_packed_with_what_they_require_but_nothing_of_spark(
     tmp_path: Path, installed: Path
 ) -> None:

@@ -72,7 +72,12 @@ def test_a_small_table_is_one_task_and_an_empty_one_as_well(store: Store) -> Non
 
 
 @pytest.mark.parametrize(
-    ("rows", "tasks"), [(8000, [1]), (40_000, [1, 2, 3]), (200_000, [6, 7, 8])]
+    ("rows", "tasks"),
+    [
+        (8000, [1]),
+        (40_000, [1, 2, 3]),
+        pytest.param(200_000, [6, 7, 8], marks=pytest.mark.long),
+    ],
 )
 def test_a_task_has_about_twenty_thousand_records_unless_there_are_more_than_for_all_tasks(
     store: Store, rows: int, tasks: list[int]

@@ -6,6 +6,7 @@ import sys
 import textwrap
 from pathlib import Path
 
+import pytest
 from commands import answer_of
 
 from percola import Transaction
@@ -92,6 +93,7 @@ def test_mypy_accepts_right_calls(tmp_path: Path) -> None:
     assert complaints(tmp_path, program) == []
 
 
+@pytest.mark.long
 def test_mypy_knows_what_recipes_have_in_common(tmp_path: Path) -> None:
     """As docs/recipes.md puts them together; `recipe` was an object."""
     program = """

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from effort import tries
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -226,7 +227,7 @@ steps = st.lists(st.tuples(targets, states, st.booleans()), min_size=1, max_size
 
 
 @pytest.mark.parametrize("reads_ahead", [False, True])
-@settings(max_examples=150)
+@settings(max_examples=tries(150))
 @given(steps=steps)
 def test_whatever_pages_become_in_whatever_order_clusters_are_the_components(
     reads_ahead: bool, steps: list[tuple[str, tuple[Any, ...], bool]]

@@ -6,6 +6,7 @@ import random
 from typing import Any
 
 import pytest
+from effort import mostly_long
 from test_clustering import FAR, TEXTS, State, become, change, check, found, load, open_memory
 
 from percola import Repository, Worker
@@ -24,7 +25,7 @@ def any_state(rng: random.Random, url: str) -> tuple[Any, ...]:
     return ("live", rng.choice([*TEXTS, None, None]), None if target == url else target)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", mostly_long(range(8), 2))
 def test_runs_of_one_batch_that_share_a_timestamp_end_in_the_components(seed: int) -> None:
     rng = random.Random(seed)
     for _ in range(25):

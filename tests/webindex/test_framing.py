@@ -8,6 +8,7 @@ import random
 from pathlib import Path
 
 import pytest
+from effort import tries
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from warc_files import Crawl, captures, packed, page, pages, rejections
@@ -26,7 +27,7 @@ from webindex.crawl.warc import (
 def examples(number: int) -> settings:
     """So many; what one of them writes the next one writes over."""
     return settings(
-        max_examples=number,
+        max_examples=tries(number),
         deadline=None,
         suppress_health_check=[HealthCheck.function_scoped_fixture],
     )

@@ -13,6 +13,7 @@ from unittest import mock
 
 import pytest
 from chains import WORDS, Chain, chain_in_memory, moved, page
+from effort import tries
 from from_scratch import again, by_part, gone, recrawl, sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -142,7 +143,7 @@ def check_texts(row: Any, numbers: dict[str, int], shown: dict[str, int]) -> Non
 # --- Interleavings ------------------------------------------------------------------------
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(150), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_links_are_counted_once_whatever_runs_between_the_steps(seed: int) -> None:
     rng = random.Random(seed)
@@ -316,6 +317,7 @@ def test_a_slow_count_cannot_restore_links_that_a_faster_one_found_unchanged(lin
     links.check()
 
 
+@pytest.mark.long
 def test_pages_with_few_links_and_texts_called_large_end_in_the_same() -> None:
     pages = [one for one in sample() if one.status == 200]
     with bounds(large=3, shown=2), chain_in_memory() as chain:

@@ -9,6 +9,7 @@ from unittest import mock
 
 import from_scratch
 from chains import WORDS, chain_in_memory, moved, naming, page
+from effort import tries
 from from_scratch import again, gone
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -60,7 +61,7 @@ def any_page(rng: random.Random, url: str, seconds: float) -> Capture:
     return one
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=tries(12), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_any_history_of_a_large_cluster_ends_in_what_its_pages_say(seed: int) -> None:
     rng = random.Random(seed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from effort import tries
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -66,7 +67,7 @@ _headers = st.one_of(
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=tries(500))
 @given(_headers)
 @example("</\ud800>; rel=canonical")
 def test_any_header_has_a_canonical_page_that_is_normalised_or_none(header: str) -> None:
@@ -82,7 +83,7 @@ _quoted = st.tuples(_token, st.text(max_size=12)).map(
 _parameters = st.lists(st.one_of(_plain, _quoted, _token), max_size=4)
 
 
-@settings(max_examples=500)
+@settings(max_examples=tries(500))
 @given(st.lists(st.tuples(_token, _parameters), max_size=3), _parameters, _parameters)
 def test_other_links_and_parameters_never_hide_the_canonical_one(
     others: list[tuple[str, list[str]]], before: list[str], after: list[str]

@@ -11,6 +11,7 @@ from typing import Any
 
 import plain_captures
 import pytest
+from effort import tries
 from from_scratch import newness
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -287,7 +288,7 @@ def expected(records: Iterable[Capture | Revisit]) -> Capture | None:
     return max(found, key=lambda one: newness(describe(one, URL, "")), default=None)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=tries(100), deadline=None)
 @given(
     st.lists(st.one_of(_captures, _failed), max_size=7),
     st.lists(st.builds(unchanged, st.integers(0, 9), st.none()), max_size=3),

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 from chains import WORDS, Chain, chain_in_memory, moved, naming, of, page
+from effort import tries
 from from_scratch import again, at_rest, compute, gone, parse, recrawl, sample
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -154,7 +155,7 @@ def history() -> list[Capture]:
     return found
 
 
-@settings(max_examples=6)
+@settings(max_examples=tries(6))
 @given(seed=st.integers(0, 2**32))
 def test_any_order_of_loads_ends_in_the_same_state(seed: int) -> None:
     rng = random.Random(seed)

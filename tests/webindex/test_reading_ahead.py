@@ -57,6 +57,7 @@ def observers_reads(calls: StoreCalls) -> Counter[str]:
     return found
 
 
+@pytest.mark.long
 def test_reading_ahead_takes_a_tenth_of_the_reads_and_ends_in_the_same(tmp_path: Path) -> None:
     reads = {}
     for prefetches in (False, True):

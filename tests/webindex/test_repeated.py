@@ -10,6 +10,7 @@ from unittest import mock
 
 import from_scratch
 from chains import Chain, chain_in_memory, moved, page
+from effort import tries
 from from_scratch import gone
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -164,7 +165,7 @@ def any_page(rng: random.Random, number: int, seconds: float) -> Capture:
     return one
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=tries(10), deadline=None)
 @given(seed=st.integers(0, 2**32))
 def test_whatever_came_and_went_in_whatever_order_the_rest_depends_on_the_pages_alone(
     seed: int,

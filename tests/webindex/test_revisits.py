@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from effort import tries
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from plain_captures import bare, captured, day, in_groups, revisit
@@ -489,7 +490,7 @@ def loaded_somehow(records: Sequence[Capture | Revisit], seed: int) -> dict[str,
         return state(repo)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=tries(150), deadline=None)
 @given(st.lists(_captures, max_size=7), st.lists(_revisits, max_size=5), st.integers(0, 10**6))
 @example([captured(A, 1, "x"), captured(A, 2, "y")], [revisit(A, 3, "x")], 1)
 @example([captured(A, 1, "x"), captured(B, 2, "y")], [revisit(B, 3, None, (A, 1))], 1)
