@@ -146,7 +146,13 @@ def test_a_folder_of_settings_is_the_clients_or_refused(
 
 def test_the_folder_of_settings_holds_unless_the_address_says_otherwise(tmp_path: Path) -> None:
     require_jars()
-    said = {"hbase.security.authentication": "kerberos", "hbase.zookeeper.quorum": "elsewhere"}
+    said = {
+        "hbase.security.authentication": "kerberos",
+        "hbase.zookeeper.quorum": "elsewhere",
+        # With either of these, HBase's client asks no server of the quorum.
+        "hbase.client.zookeeper.quorum": "elsewhere",
+        "hbase.client.registry.impl": "org.apache.hadoop.hbase.client.RpcConnectionRegistry",
+    }
     properties = "".join(
         f"<property><name>{name}</name><value>{value}</value></property>"
         for name, value in said.items()
@@ -160,7 +166,8 @@ def test_the_folder_of_settings_holds_unless_the_address_says_otherwise(tmp_path
         f"print(*(found.get(name) for name in {list(said)!r}))"
     )
     answer = python(program, **{CONF: str(tmp_path)})
-    assert (answer.code, answer.out) == (0, "kerberos here:2181\n"), answer.err
+    registry = "org.apache.hadoop.hbase.client.ZKConnectionRegistry"
+    assert (answer.code, answer.out) == (0, f"kerberos here:2181 None {registry}\n"), answer.err
 
 
 def test_stacks_that_hbases_client_prints_go_nowhere() -> None:

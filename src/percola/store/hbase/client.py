@@ -125,8 +125,11 @@ def _settings(place: Place, request_seconds: float, timeout_seconds: float) -> J
     request, timeout = int(request_seconds * 1000), int(timeout_seconds * 1000)
     connect = min(request, int(_CONNECT_SECONDS * 1000))
     settings = java_class(_PACKAGE + "HBaseConfiguration").create()
+    # Another quorum for clients alone, which would go before that of the address.
+    settings.unset("hbase.client.zookeeper.quorum")
     for name, value in {
         "hbase.zookeeper.quorum": place.quorum,
+        "hbase.client.registry.impl": _PACKAGE + "client.ZKConnectionRegistry",
         "zookeeper.recovery.retry": 1,
         "zookeeper.recovery.retry.intervalmill": 100,
         "zookeeper.session.timeout": max(request, 2000),
