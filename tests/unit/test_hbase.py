@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import struct
 import zipfile
 from pathlib import Path
+from typing import Final
 
 import pytest
 from commands import Answer, python
@@ -15,7 +18,7 @@ from hypothesis import strategies as st
 from percola.cells import MAX_TS, Kind
 from percola.errors import DamagedRecordError, RepositoryClosedError, StoreError, UsageError
 from percola.store.base import Condition, Delete, Put, RowMutation
-from percola.store.hbase.client import Calls, Place
+from percola.store.hbase.client import Calls, Place, _unusable
 from percola.store.hbase.errors import Failure, Meaning
 from percola.store.hbase.jvm import CONF, JARS, client_jars, jvm_options, settings_folder
 from percola.store.hbase.mutations import plan
@@ -431,6 +434,56 @@ def test_java_that_does_not_start_is_an_error_that_names_the_options(tmp_path: P
     (tmp_path / "hbase-shaded-client-2.jar").touch()
     answer = python(program, **{JARS: str(tmp_path), "PERCOLA_HBASE_JVM_OPTIONS": "-Xnonsense"})
     assert answer.code == 0 and "-Xnonsense" in answer.out
+
+
+OPENING: Final = (
+    "from percola.errors import StoreError\n"
+    "from percola.store.hbase.store import open_hbase\n"
+    "try:\n"
+    "    open_hbase('hbase://127.0.0.1:9/ns').create_tables([])\n"
+    "except StoreError as error:\n"
+    "    print(error)\n"
+)
+"""Opens a store where nobody listens, which is tried for 30 seconds."""
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ("a file that is cut off", 'hbase-site.xml"]). Its jars'),
+        ("a jar that is none", "Class org.apache.hadoop.hbase.TableName is not found"),
+        ("no logger", "(ClassNotFoundException: org.slf4j.LoggerFactory)"),
+    ],
+)
+def test_a_client_that_cannot_start_is_no_server_that_does_not_answer(
+    tmp_path: Path, broken: str, said: str
+) -> None:
+    jars = require_jars()["client"]
+    names = [one.name for one in jars.glob("*.jar")]
+    settings = tmp_path / "settings"
+    settings.mkdir()
+    settings.joinpath("hbase-site.xml").write_text("<configuration/>")
+    if broken == "no logger":
+        names = [one for one in names if not one.startswith("slf4j")]
+    elif broken == "a jar that is none":
+        names = []
+        tmp_path.joinpath("hbase-shaded-client-2.jar").touch()
+    else:
+        settings.joinpath("hbase-site.xml").write_text("<configuration><property>")
+    for name in names:
+        tmp_path.joinpath(name).symlink_to(jars / name)
+    answer = python(OPENING, **{JARS: str(tmp_path), CONF: str(settings)})
+    assert answer.out.startswith("HBase's client does not start in this process ("), answer.err
+    assert said in answer.out and JARS in answer.out and CONF in answer.out
+
+
+def test_java_that_runs_as_a_user_without_a_name_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody(number: int) -> None:
+        raise KeyError(number)
+
+    monkeypatch.setattr(pwd, "getpwuid", nobody)
+    said = str(_unusable("LoginException: invalid null input: name"))
+    assert f"the user {os.geteuid()}," in said and "/etc/passwd" in said and JARS not in said
 
 
 @pytest.mark.parametrize(

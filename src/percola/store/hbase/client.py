@@ -15,6 +15,8 @@ that are still queued then.
 
 from __future__ import annotations
 
+import os
+import pwd
 import threading
 from collections.abc import Sequence
 from typing import Final, NamedTuple
@@ -30,6 +32,7 @@ from percola.platform import fork_safety as forks
 from percola.store.hbase.errors import READ_ONLY, Failure, Meaning
 from percola.store.hbase.jvm import (
     CONF,
+    JARS,
     OPTIONS,
     JavaObject,
     java_class,
@@ -194,7 +197,15 @@ class Calls(RemoteCalls):
                         )
                         break
                     except jpype.JException as error:
+                        failure = Failure.of(error)
+                        if not failure.trouble and failure.meaning is Meaning.UNKNOWN:
+                            # No server has been asked for anything: it fails every time.
+                            raise _because(_unusable(_root_of(error)), error) from None
                         tries.failed(error)
+                    except TypeError as error:
+                        if not str(error).endswith(" is not found"):  # JPype says so of a class.
+                            raise
+                        raise _unusable(str(error)) from error
             return self._client
 
     def close(self) -> None:
@@ -425,6 +436,31 @@ class Tries(Retries):
             self._trouble = failure  # The next tries only report that a login is in progress.
         if not self.wait():
             raise _because(calls.silence(self._trouble or failure, self._what), error)
+
+
+def _unusable(why: str) -> StoreError:
+    """The error for a client of HBase's that does not start."""
+    advice = (
+        "Its jars have to be whole and of one release, with those that they need: 'percola "
+        f"hbase-jars client' fetches them, {JARS} names others. And it has to be able to read the "
+        f"files in the folder that {CONF} names."
+    )
+    try:
+        pwd.getpwuid(os.geteuid())
+    except KeyError:
+        advice = (
+            f"Java asks for the name of the user {os.geteuid()}, as whom it runs, and it has none "
+            "here: give it a line in /etc/passwd, or run as a user that has."
+        )
+    return StoreError(f"HBase's client does not start in this process ({why}). {advice}")
+
+
+def _root_of(error: JavaObject) -> str:
+    """The first cause of a Java exception, with two lines of its message: the next are a stack."""
+    while (cause := error.getCause()) is not None:
+        error = cause
+    text = " ".join(str(error.getMessage()).splitlines()[:2])
+    return f"{error.getClass().getSimpleName()}: {text[:300].strip()}"
 
 
 def _because(error: Exception, cause: JavaObject) -> Exception:
