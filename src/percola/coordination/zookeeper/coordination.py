@@ -199,12 +199,13 @@ class Held:
     It is checked once a second. A timestamp that is the same at two checks is published: shorter
     reads never cost a write. When the timestamp changes, the published one stays for one more
     check: the new one may have been read for just as long, and is then published at that check.
+    While older ones come and go, it stays.
     """
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._name = f"{os.getpid()}-{secrets.token_hex(6)}"
-        # A new tuple for each call, so that the same timestamp noted again counts as a new one.
+        # A new tuple for each change, so that a timestamp that comes back counts as a new one.
         self._noted: tuple[int] = (0,)
         self._seen: tuple[int] = self._noted
         self._checked = 0.0
@@ -220,15 +221,16 @@ class Held:
 
     def note(self, ts: int) -> None:
         """Set the oldest timestamp to `ts`; 0: nothing is read."""
-        self._noted = (ts,)
+        if ts != self._noted[0]:  # It is noted again now and then, in case it is wrong.
+            self._noted = (ts,)
 
     def check(self) -> int:
         """The timestamp to publish in ZooKeeper, 0 for none. To be called once a second."""
-        noted, seen = self._noted, self._seen
+        noted, seen, wanted = self._noted, self._seen, self._wanted
         self._seen = noted
         if noted is seen:
             self._wanted = noted[0]
-        elif not (noted[0] and seen[0] == self._wanted):
+        elif not noted[0] or (noted[0] > wanted and seen[0] != wanted):
             self._wanted = 0
         return self._wanted
 
