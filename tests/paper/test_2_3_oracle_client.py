@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -9,12 +10,14 @@ from typing import Any
 
 import pytest
 from oracle_in_process import HERE, Held, certificates, leading, oracle, server
+from server_process import silent_port
 from stores import DEADLINE, all_at_once, in_thread
 
 from percola.coordination.lock_service.client import LockServiceClient
 from percola.errors import RepositoryClosedError, StoreError, UsageError
 from percola.oracle.client import NetworkOracle
 from percola.oracle.server import OracleServer, Tls
+from percola.rpc.greeter import Greeter
 from percola.store.memory import MemoryStore
 
 WaitUntil = Callable[..., object]
@@ -266,6 +269,16 @@ def test_a_second_server_on_the_same_port_is_refused(server: OracleServer) -> No
         OracleServer(MemoryStore(), server.address)
 
 
+def test_a_host_that_has_its_address_twice_is_listened_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    find = socket.getaddrinfo
+    # As for a host that is in two lines of /etc/hosts.
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *some, **more: find(*some, **more) * 2)
+    with OracleServer(MemoryStore(), HERE) as server:
+        assert len(server._server._listening) == 1
+
+
 def test_a_server_whose_store_refuses_lets_go_of_its_port() -> None:
     store = MemoryStore()
     store.close()
@@ -365,3 +378,22 @@ def test_with_tls_both_sides_show_who_they_are_and_a_mismatch_is_one_sentence(
             OracleServer(MemoryStore(), HERE, tls=broken)
     with pytest.raises(UsageError, match="authorities"):
         NetworkOracle([here], roots=b"x")
+
+
+def test_of_several_addresses_of_a_name_one_that_drops_packets_leaves_time_for_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    never, greet = threading.Event(), Greeter._greet
+
+    def greet_from_afar(*arguments: Any) -> bool:
+        never.wait(0.1)
+        return greet(*arguments)
+
+    monkeypatch.setattr(Greeter, "_greet", greet_from_afar)
+    with leading() as server, silent_port() as silent:
+        ports = (silent, int(server.address.rpartition(":")[2]))
+        found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", one)) for one in ports]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        oracle = NetworkOracle(["oracles:7070"], request_seconds=1.0, timeout_seconds=3.0)
+        assert oracle.timestamp() == 1
+        oracle.close()

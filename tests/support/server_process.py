@@ -10,6 +10,7 @@ import socket
 import subprocess
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from typing import ClassVar, Self
 
 
@@ -106,3 +107,13 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def silent_port() -> Iterator[int]:
+    """A port of 127.0.0.1 where connections are neither taken nor refused."""
+    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
+        port: int = full.getsockname()[1]
+        # What fits into the backlog; the kernel drops the SYN of any connection after that.
+        with socket.create_connection(("127.0.0.1", port)):
+            yield port

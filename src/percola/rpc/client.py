@@ -258,7 +258,7 @@ def _connect(address: str, context: ssl.SSLContext | None, seconds: float) -> so
     host, port = split_address(address)
     deadline = time.monotonic() + seconds
     try:
-        made = socket.create_connection((host, port), timeout=seconds)
+        made = _connect_to_any(host, port, deadline)
     except OSError as error:
         _translate(error, seconds)
         raise
@@ -273,6 +273,29 @@ def _connect(address: str, context: ssl.SSLContext | None, seconds: float) -> so
         _translate(error, seconds)
         raise
     return made
+
+
+def _connect_to_any(host: str, port: int, deadline: float) -> socket.socket:
+    """A connection to the first of a host's addresses that takes one; OSError.
+
+    Each has a share of the time: one that drops packets leaves the others, and TLS, enough of it.
+    """
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    problems: list[OSError] = []
+    for tried, (family, kind, protocol, _, address) in enumerate(found):
+        try:
+            made = socket.socket(family, kind, protocol)
+            try:
+                left = (deadline - time.monotonic()) / (len(found) - tried)
+                made.settimeout(max(0.001, left))
+                made.connect(address)
+            except BaseException:
+                made.close()
+                raise
+            return made
+        except OSError as error:
+            problems.append(error)
+    raise problems[-1]
 
 
 def keep_alive(connected: socket.socket) -> None:

@@ -361,9 +361,9 @@ def _listen(host: str, listen: str) -> list[socket.socket]:
     for _ in range(20 if port == 0 else 1):
         made: list[socket.socket] = []
         try:
-            for family, kind, protocol, _, address in socket.getaddrinfo(
-                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            ):
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            # Once each: a host that is in two lines of /etc/hosts has its address twice.
+            for family, kind, protocol, _, address in dict.fromkeys(found):
                 try:
                     one = socket.socket(family, kind, protocol)
                 except OSError as error:
