@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import pytest
 from children import Child, ask, hear, say, seconds
+from server_process import silent_port
 from zookeeper import TICK_SECONDS, ZooKeeper
 
 from percola import ObserverMismatchError, Repository, RepositoryClosedError, Table, Transaction
@@ -406,19 +407,32 @@ def test_servers_without_a_majority_are_an_error_in_words(tmp_path: Path, java_h
         lonely.close()
 
 
-def test_a_server_that_drops_packets_does_not_use_up_the_wait_for_the_others(
-    server: ZooKeeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def silent(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A port where packets are dropped; the driver asks servers in the order of their names."""
+
     def in_order(hosts: list[object]) -> None:
         pass
 
     monkeypatch.setattr("kazoo.protocol.connection.random.shuffle", in_order)
-    with contextlib.ExitStack() as stack:
-        full = stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
-        port = full.getsockname()[1]
-        # What fits into the backlog; the kernel drops the SYN of any connection after that.
-        stack.enter_context(socket.create_connection(("127.0.0.1", port)))
-        silent = f"127.0.0.1:{port}"
-        both = ZooKeeperCoordination([silent, server.address], ROOT, session_seconds=6.0)
-        stack.callback(both.close)
+    with silent_port() as port:
+        yield port
+
+
+def test_a_server_that_drops_packets_does_not_use_up_the_wait_for_the_others(
+    server: ZooKeeper, silent: int
+) -> None:
+    both = ZooKeeperCoordination([f"127.0.0.1:{silent}", server.address], ROOT, session_seconds=6.0)
+    with contextlib.closing(both):
         assert seconds(lambda: both.token) < 5.0
+
+
+def test_nor_does_one_of_several_addresses_of_a_name(
+    server: ZooKeeper, silent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ports = (silent, int(server.address.rpartition(":")[2]))
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", one)) for one in ports]
+    monkeypatch.setattr("kazoo.protocol.connection.socket.getaddrinfo", lambda *_: found)
+    ensemble = ZooKeeperCoordination(["zookeeper:2181"], ROOT, session_seconds=9.0)
+    with contextlib.closing(ensemble):
+        assert seconds(lambda: ensemble.token) < 8.0

@@ -105,7 +105,8 @@ class Connection:
         client = KazooClient(
             hosts=",".join(settings.hosts),
             timeout=settings.session_seconds,
-            handler=_Handler(settings.session_seconds / len(settings.hosts)),
+            # A single name may be that of several servers.
+            handler=_Handler(settings.session_seconds / max(3, len(settings.hosts))),
             auth_data=[settings.auth] if settings.auth else None,
             connection_retry={"max_tries": -1, "delay": 0.1, "max_delay": 1.0},
             logger=_driver_log,
