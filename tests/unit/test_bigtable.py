@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from percola.cells import MAX_TS, Cell, Kind
-from percola.errors import RowTooLongError, TransactionTooLargeError, UsageError, ValueTooLargeError
+from percola.errors import (
+    RowTooLongError,
+    StoreError,
+    TransactionTooLargeError,
+    UsageError,
+    ValueTooLargeError,
+)
 from percola.store.base import Condition, Delete, Put, RowMutation, is_wanted
 from percola.store.bigtable.client import Calls, Place, ReadRowsResponse
 from percola.store.bigtable.filters import (
@@ -88,6 +96,34 @@ def test_nothing_is_asked_of_a_server_before_it_is_needed() -> None:
     store = open_bigtable("bigtable://p/i")
     store.close()
     assert store.statistics() == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "cannot be used (Is a directory)"),
+        ("[]", "cannot be used ('list' object has no attribute 'get')"),
+        ("{", "is not a valid json file (Expecting property name"),
+        ('{"type": "authorized_user"}', "expected format, missing fields"),
+        ('{"type": "external_account"}', "external account credentials from"),
+    ],
+)
+def test_a_key_file_that_is_none_is_one_sentence_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None, said: str
+) -> None:
+    file = tmp_path / "key.json"
+    if content is None:
+        file.mkdir()
+    else:
+        file.write_text(content)
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(file))
+    store = open_bigtable("bigtable://p/i")
+    with pytest.raises(StoreError) as caught:
+        store.create_tables([])
+    words = str(caught.value)
+    assert words.startswith("There are no credentials for the Bigtable instance p/i: ")
+    assert str(file) in words and said in words and ". Run 'gcloud auth" in words
+    assert "Error(" not in words
 
 
 # --- Timestamps, columns ----------------------------------------------------------------

@@ -19,6 +19,7 @@ cannot use the store (`percola.platform.fork_safety`).
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
@@ -82,6 +83,8 @@ _REFUSED: Final = frozenset(
     )
 )
 
+
+_KEY_FILE: Final = "GOOGLE_APPLICATION_CREDENTIALS"
 
 _TOO_LONG: Final = "exceeds the limit of"
 """What Bigtable says of a row of which more than 256 MiB would be read."""
@@ -166,11 +169,11 @@ class Calls(RemoteCalls):
                         "admin": BigtableTableAdminGrpcTransport,
                     }[which]
                     made = transport(channel=_authorised(transport)).grpc_channel
-            except GoogleAuthError as error:
+            except Exception as error:  # Google's library takes what is in a file for right.
                 raise StoreError(
-                    f"There are no credentials for {self.place}: {_first_line(error)} "
-                    "Run 'gcloud auth application-default login', or set "
-                    "GOOGLE_APPLICATION_CREDENTIALS to the key file of a service account."
+                    f"There are no credentials for {self.place}: {_why_none(error)}. "
+                    f"Run 'gcloud auth application-default login', or set {_KEY_FILE} to the key "
+                    "file of a service account."
                 ) from error
             self._channels[which] = made
         return self._channels[which]
@@ -295,8 +298,8 @@ class Calls(RemoteCalls):
                 "creating tables."
             ),
             _Code.UNAUTHENTICATED: (
-                "Run 'gcloud auth application-default login', or set "
-                "GOOGLE_APPLICATION_CREDENTIALS to the key file of a service account."
+                f"Run 'gcloud auth application-default login', or set {_KEY_FILE} to the key file "
+                "of a service account."
             ),
             _Code.FAILED_PRECONDITION: (
                 "The application profile must route to a single cluster and allow single-row "
@@ -363,6 +366,17 @@ def _authorised(transport: Any) -> Any:
         return transport.create_channel(host, **{**arguments, "options": _OPTIONS})
 
     return create
+
+
+def _why_none(error: Exception) -> str:
+    """Why Google's library has no credentials."""
+    if isinstance(error, GoogleAuthError) and error.args:
+        what, *causes = map(_first_line, error.args)
+        return f"{what.rstrip('.')} ({causes[0].rstrip('.')})" if causes else what.rstrip(".")
+    named = os.environ.get(_KEY_FILE)
+    file = f"the file {named}, which {_KEY_FILE} names," if named else "the file of them"
+    why = error.strerror if isinstance(error, OSError) else error
+    return f"{file} cannot be used ({_first_line(why).rstrip('.')})"
 
 
 def _first_line(text: object) -> str:
