@@ -37,7 +37,7 @@ contents = docs.column("contents", observed=True)
 
 WORDS = {
     *("absent", "and", "by", "changes", "count", "deriv", "histogram_quantile", "max", "min"),
-    *("on", "or", "rate", "sum", "unless"),
+    *("on", "or", "rate", "resets", "sum", "unless"),
 }
 """PromQL's own."""
 OF_PROMETHEUS = {"up"}
