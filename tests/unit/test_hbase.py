@@ -116,6 +116,13 @@ def test_where_no_zookeeper_answers_the_error_says_that_the_address_is_that_of_o
     assert "The address is that of HBase's ZooKeeper, and none answers there: check it" in said
 
 
+def test_where_no_master_is_listed_the_error_says_which_setting_may_differ() -> None:
+    lost = Failure(("java.io.IOException",), "KeeperErrorCode = NoNode for /hbase/master")
+    said = str(open_hbase("hbase://a:2181/ns")._calls.silence(lost, "asking for the version"))
+    assert "No master is listed in that ZooKeeper" in said
+    assert "zookeeper.znode.parent" in said and CONF in said
+
+
 # --- Jars -------------------------------------------------------------------------------
 
 

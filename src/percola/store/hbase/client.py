@@ -394,6 +394,12 @@ class Calls(RemoteCalls):
                 " The address is that of HBase's ZooKeeper, and none answers there: check it, and "
                 "that most of its servers run."
             )
+        elif "KeeperErrorCode = NoNode" in failure.text:
+            advice = (
+                " No master is listed in that ZooKeeper: see that one runs, and, if the servers "
+                "have a zookeeper.znode.parent of their own, that the settings in the folder that "
+                f"{CONF} names have it as well."
+            )
         elif failure.is_out_of_memory:
             advice = _ROOM
         return StoreError(
