@@ -26,7 +26,7 @@ build() {
   fi
   classes="$scratch/$(basename "$jar" .jar)"
   find "$source" -name '*.java' -print0 |
-    xargs -0 "$compiler" -nowarn --release "$release" -proc:none -d "$classes" -cp "$($path)" 2>&1 |
+    xargs -0 "$compiler" -nowarn -encoding UTF-8 --release "$release" -proc:none -d "$classes" -cp "$($path)" 2>&1 |
     grep -v '^Note:' >&2 || true
   "$home/bin/jar" --create --file "$classes.jar" --date=2020-01-01T00:00:00Z -C "$classes" . &&
     mv "$classes.jar" "$jar"

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
 import tomllib
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
+import needs
 import pytest
 import yaml
 from commands import run
@@ -147,6 +152,30 @@ def test_the_image_has_extras_that_exist_and_copies_what_is_there() -> None:
     assert f"percola:{PROJECT['version']}" in DOCKERFILE
     assert re.search(r"^USER 10001\nENTRYPOINT|^USER 10001$", DOCKERFILE, re.MULTILINE)
     assert DOCKERFILE.rindex("USER 10001") > DOCKERFILE.rindex("RUN ")
+
+
+def test_the_image_has_the_classes_that_send_commits_to_hbase(tmp_path: Path) -> None:
+    needs.need("javac")
+    found = subprocess.run([ROOT / "scripts" / "java.sh", "home"], capture_output=True, text=True)
+    java = Path(found.stdout.strip() or "none") / "bin"
+    if not (java / "javac").exists():
+        needs.lack("javac", "there is no JDK")
+    [building] = re.findall(r"^RUN (javac (?:.*\\\n)*.*)", DOCKERFILE, re.MULTILINE)
+    hbase = Path("src") / "percola" / "store" / "hbase"
+    shutil.copytree(ROOT / hbase / "java", tmp_path / hbase / "java")
+    subprocess.run(
+        ["sh", "-c", building.replace("/classes", str(tmp_path / "classes"))],
+        cwd=tmp_path,
+        env={"PATH": f"{java}:{os.environ['PATH']}"},
+        check=True,
+    )
+    with zipfile.ZipFile(tmp_path / hbase / "percola-hbase.jar") as jar:
+        classes = {
+            f"{one[:-5]}.class" for one in os.listdir(tmp_path / hbase / "java/io/percola/hbase")
+        }
+        assert classes <= {Path(one).name for one in jar.namelist()}
+    assert DOCKERFILE.index("COPY src src") < DOCKERFILE.index(building)
+    assert DOCKERFILE.index(building) < DOCKERFILE.index("RUN uv pip install --python")
 
 
 @pytest.mark.parametrize("name", PODS)
