@@ -132,6 +132,9 @@ def test_a_taken_port_and_files_that_are_none_are_a_sentence(folder: Path, tmp_p
         assert is_error(answer, "no host has such a name", "--host")
     assert is_error(refused(folder, "app:nothing"), "has no 'nothing'")
     assert is_error(refused(folder, "--proxy", "proxy.example"), "no address of a proxy")
+    assert is_error(
+        refused(folder, "--name", "https://shop.example"), "'https://shop.example' is no"
+    )
     assert is_error(refused(tmp_path / "elsewhere"), "elsewhere")
 
 

@@ -288,8 +288,9 @@ def test_loopback_has_several_names(site: Served, host: str) -> None:
 
 
 def test_a_server_for_others_answers_to_addresses_and_to_names_it_was_given() -> None:
-    names = Names("0.0.0.0", ("Index.example",))
+    names = Names("0.0.0.0", ("Index.example", "shop.example.:8443"))
     assert all(map(names.allow, ["10.0.0.7:8080", "[fe80::1]", "index.example", "localhost"]))
+    assert names.allow("shop.example:8443") and names.allow("shop.example"), "whatever the port"
     assert not any(map(names.allow, ["evil.example", None, "", "x\ny"]))
     assert Names("192.168.0.1").allow("192.168.0.1") and is_loopback("127.0.0.9")
     assert not is_loopback("0.0.0.0") and not is_loopback("example.org")

@@ -20,6 +20,8 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from percola.errors import UsageError
+
 HEADERS: Final = {
     "Content-Security-Policy": (
         "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; "
@@ -58,22 +60,30 @@ class Names:
     `is_loopback` says whether the server can be reached only from this machine. If so, the names
     are loopback's. Else also this machine's own names, every IP address (a literal
     address involves no DNS name, so it cannot be rebound), and `more`.
+
+    Raises UsageError if one of `more` is no name.
     """
 
     def __init__(self, host: str, more: tuple[str, ...] = ()) -> None:
         self.is_loopback = is_loopback(host)
         self._any_address = not self.is_loopback
-        self._names = {*_LOOPBACK_NAMES, host.lower(), *(name.lower() for name in more)}
+        self._names = {*_LOOPBACK_NAMES, host.lower()}
+        for one in more:
+            if (name := _name_of(one)) is None:
+                raise UsageError(
+                    f"{one!r} is no name of a host: write it as browsers send it, such as "
+                    "shop.example.org, without https:// before it."
+                )
+            self._names.add(name)
         if self._any_address:
             own = socket.gethostname().lower()
             self._names |= {own, own.partition(".")[0], socket.getfqdn().lower()}
 
     def allow(self, header: str | None) -> bool:
         """Whether a Host header contains one of the names; the port is ignored."""
-        found = _HOST.fullmatch(header or "")
-        if found is None:
+        name = _name_of(header or "")
+        if name is None:
             return False
-        name = (found[1] or found[2]).lower().removesuffix(".")
         if name in self._names:
             return True
         if self._any_address:
@@ -83,6 +93,12 @@ class Names:
                 return False
             return True
         return False
+
+
+def _name_of(text: str) -> str | None:
+    """The name in a Host header, without its port; None if it is none."""
+    found = _HOST.fullmatch(text)
+    return None if found is None else (found[1] or found[2]).lower().removesuffix(".")
 
 
 class Presence:
