@@ -231,6 +231,17 @@ def test_a_live_process_with_other_observers_on_a_column_is_a_mismatch(
         mine.announce_observers({"accounts.balance": ["other"]})
 
 
+def test_a_process_whose_token_has_just_been_lost_announces_its_observers_by_another(
+    mine: ZooKeeperCoordination,
+) -> None:
+    lost = mine.token
+    mine._session.connection.delete(f"{ROOT}/live/{lost}")
+    mine.announce_observers({"docs.contents": ["cluster"]})
+    [process] = mine.processes()
+    assert process["observers"] == {"docs.contents": ["cluster"]}
+    assert process["token"] == mine.token != lost
+
+
 def test_of_two_that_announce_at_once_one_sees_the_other(server: ZooKeeper) -> None:
     with Child(live, server.address) as one, Child(live, server.address) as two:
         for child in (one, two):

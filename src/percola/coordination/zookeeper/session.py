@@ -190,16 +190,24 @@ class Session:
 
     def announce(self, observers: dict[str, list[str]]) -> None:
         """Publish which observers this process runs; ObserverMismatchError if others disagree."""
-        token = self.token()
+        while not self._announced(self.token(), observers):
+            pass  # The token has been lost just now.
+
+    def _announced(self, token: str, observers: dict[str, list[str]]) -> bool:
+        """Publish the observers on a token's node; False if it is gone."""
         with self._writing:
             before, self._observers = self._observers, observers
             try:
                 self._write(token, is_new=False)
-            except BaseException:
+            except BaseException as error:
                 # If it was written and only the answer was lost, the thread corrects it.
                 self._observers, self._written = before, b""
                 self._wake.set()
-                raise
+                if not isinstance(error, NoNodeError):
+                    raise
+                self._note_gone(token)
+                return False
+        return True
 
     def close(self) -> None:
         """End the session, and the token with it. Idempotent."""
@@ -285,11 +293,7 @@ class Session:
                 token = self._next = self._next or f"{os.getpid()}-{secrets.token_hex(6)}"
                 self._write_new(token)
             elif not self.connection.is_there(self._settings.path("live", token)):
-                log.warning("the liveness token %s is gone from ZooKeeper", token)
-                with self._changed:
-                    if generation == self.generation:
-                        self._lose()
-                self._wake.set()
+                self._note_gone(token)
                 return
             elif self._written != self._described():
                 self._write(token, is_new=False)
@@ -302,6 +306,15 @@ class Session:
             elif self._token is None:
                 # It may belong to the next session already; it has not been used.
                 self._next = token
+
+    def _note_gone(self, token: str) -> None:
+        """The token's node is gone: another one is needed."""
+        with self._changed:
+            if self._token != token:
+                return
+            self._lose()
+        log.warning("the liveness token %s is gone from ZooKeeper", token)
+        self._wake.set()
 
     def _write_new(self, token: str) -> None:
         try:
@@ -317,7 +330,10 @@ class Session:
     # --- The token's node -----------------------------------------------------------------
 
     def _write(self, token: str, *, is_new: bool) -> None:
-        """Create or change the token's node, unless a live process's observers conflict with it."""
+        """Create or change the token's node, unless a live process's observers conflict with it.
+
+        Raises NoNodeError if a node that is to be changed is gone.
+        """
         with self._writing:
             self.connection.make_folders()
             until = time.monotonic() + _TURN_TAKING
@@ -332,6 +348,8 @@ class Session:
                     is_new = False  # It was created before, and the answer was lost.
                 elif isinstance(wrong, NoNodeError) and is_new:
                     self.connection.make_folders(again=True)
+                elif isinstance(wrong, NoNodeError):
+                    raise wrong
                 elif not isinstance(wrong, BadVersionError):
                     raise self.connection.failed(wrong) from wrong
                 # Of all that announce at once one is first, and the others read again.
