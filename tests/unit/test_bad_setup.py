@@ -151,6 +151,53 @@ def test_a_repository_that_has_lost_its_store_is_not_begun_anew(tmp_path: Path, 
     percola.open(folder, schema=TABLES, create=False).close()
 
 
+def test_a_repository_whose_store_leads_nowhere_or_was_emptied_is_not_begun_anew(
+    tmp_path: Path,
+) -> None:
+    folder, elsewhere = tmp_path / "repo", tmp_path / "elsewhere"
+    percola.open(folder, schema=TABLES).close()
+    data = folder / "store" / "data.mdb"
+    data.rename(elsewhere)
+    data.symlink_to(elsewhere)
+    percola.open(folder, create=False).close()
+    contents = elsewhere.read_bytes()
+    elsewhere.unlink()  # As if its disk were not mounted.
+    with pytest.raises(RepositoryError, match=r"lost its store: there is no .*data\.mdb"):
+        percola.open(folder, create=False)
+    elsewhere.write_bytes(b"")
+    with pytest.raises(RepositoryError, match=r"lost its store: there is nothing in .*data\.mdb"):
+        percola.open(folder, create=False)
+    assert elsewhere.read_bytes() == b""
+    elsewhere.write_bytes(contents)
+    percola.open(folder, create=False).close()
+
+
+def test_a_repository_that_was_made_but_never_opened_is_begun(tmp_path: Path) -> None:
+    folder = tmp_path / "repo"
+    percola.open(folder, schema=TABLES).close()
+    for path in (folder / "store").iterdir():
+        path.unlink()
+    (folder / "store" / "data.mdb").touch()  # As a process that was killed leaves it.
+    percola.open(folder, schema=TABLES).close()
+
+
+@pytest.mark.parametrize("file", ["rows.lock", "leases", "store/turn.lock", "store/safe-point"])
+def test_a_file_that_is_a_link_to_nowhere_is_one_sentence(tmp_path: Path, file: str) -> None:
+    folder = tmp_path / "repo"
+    percola.open(folder, schema=TABLES).close()
+    (folder / file).unlink(missing_ok=True)
+    (folder / file).symlink_to(tmp_path / "nowhere")
+
+    def use() -> None:
+        with percola.open(folder, schema=TABLES) as repo:
+            repo.context.coordination.try_lock("docs", b"a")
+            repo.context.coordination.oldest_held()
+
+    with pytest.raises(RepositoryError, match="it is a symbolic link, and leads nowhere"):
+        use()
+    assert not (tmp_path / "nowhere").exists()
+
+
 def test_a_repository_that_found_no_room_leaves_nothing_behind(tmp_path: Path) -> None:
     folder = tmp_path / "repo"
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -42,6 +42,7 @@ from percola.store.lmdb.store import LmdbStore
 FORMAT: Final = 1
 _DESCRIPTION: Final = "percola.json"
 _DATA: Final = "store/data.mdb"
+_MADE_LATER: Final = "store/safe-point"
 _UNREACHABLE: Final = frozenset({errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG})
 _OWN_FILES: Final = frozenset({"store", "live", "wake", "rows.lock", "leases", _DESCRIPTION})
 
@@ -133,10 +134,10 @@ def _resolved(folder: Path) -> Path:
 def _open(folder: Path, real: Path, durability: str | None, *, create: bool) -> LocalConnection:
     description = _describe(folder, durability, create=create)
     durability = durability or description["durability"]
-    if not os.path.lexists(real / _DATA):
+    if (lost := _lost(real)) is not None:
         # A new store would be empty, and hide that all is lost.
         raise RepositoryError(
-            f"The repository {folder} has lost its store: there is no {folder / _DATA}. Put it "
+            f"The repository {folder} has lost its store: {lost} {folder / _DATA}. Put it "
             "back, or restore a backup; if nothing was ever written there, delete the folder and "
             "create the repository again."
         )
@@ -151,6 +152,16 @@ def _open(folder: Path, real: Path, durability: str | None, *, create: bool) -> 
         ) from error
     store = LmdbStore(real / "store", durability=durability)
     return LocalConnection(real, durability, store, coordination, file_of(real / "store"))
+
+
+def _lost(folder: Path) -> str | None:
+    """What is wrong with the store's file, if it is gone or empty: the beginning of a sentence."""
+    try:
+        size = os.stat(folder / _DATA).st_size
+    except OSError:
+        return "there is no"
+    # It is empty until the store is opened first, which makes its other files after it.
+    return "there is nothing in" if not size and os.path.lexists(folder / _MADE_LATER) else None
 
 
 def _describe(folder: Path, durability: str | None, *, create: bool) -> dict[str, Any]:

@@ -132,6 +132,10 @@ def _open(path: Path, exclusive: bool) -> tuple[int, bool]:
         except FileExistsError:
             if exclusive:
                 raise
+            if path.is_symlink() and not path.exists():
+                # It can neither be opened nor created, however often one tries.
+                why = "it is a symbolic link, and leads nowhere"
+                raise FileNotFoundError(errno.ENOENT, why, str(path)) from None
 
 
 def restrict(fd: int, folder: os.stat_result, *, made: bool, locked: bool = True) -> None:
