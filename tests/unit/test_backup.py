@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import gzip
 import io
 import itertools
 import json
 import os
 import resource
+import tempfile
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -159,6 +162,24 @@ def test_a_program_that_has_changed_its_folder_backs_up_what_it_opened(
     restore(tmp_path / "backup", tmp_path / "restored")
     with percola.open(tmp_path / "restored", TABLES) as restored:
         assert total(restored) == ACCOUNTS * EACH
+
+
+def test_a_backup_takes_no_room_but_that_of_its_file(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk with the repository and the temporary files may be full."""
+
+    def full(*_: object, **__: object) -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "gettempdir", full)
+    monkeypatch.setattr(tempfile, "_gettempdir", full)
+    with percola.open(folder, TABLES) as repo:
+        backup(repo, tmp_path / "backup")
+        (folder / "store" / "data.mdb").rename(tmp_path / "lost")
+        with pytest.raises(StoreError, match=r"could not be copied: .*No such file"):
+            backup(repo, tmp_path / "another")
+    restore(tmp_path / "backup", tmp_path / "restored")
 
 
 def test_progress_goes_up_to_the_end(folder: Path, tmp_path: Path) -> None:
@@ -440,6 +461,26 @@ def test_a_backup_that_was_cut_short_or_changed_is_refused(
         assert len(str(refused.value).split(". ")) == 1
         assert left_in(tmp_path) == ["repo"]
     restore(source(raw), tmp_path / "other")
+
+
+def test_a_compressed_backup_that_was_cut_short_or_is_none_is_refused(
+    folder: Path, tmp_path: Path
+) -> None:
+    raw = gzip.compress(made(folder)[0])
+    for cut in (3, 30, len(raw) // 2, len(raw) - 1):
+        with (
+            gzip.open(io.BytesIO(raw[:cut])) as source,
+            pytest.raises(DamagedRecordError, match="cut short"),
+        ):
+            restore(source, tmp_path / "other")
+    with (
+        gzip.open(io.BytesIO(b"text")) as source,
+        pytest.raises(StoreError, match="cannot be read: Not a gzipped file"),
+    ):
+        restore(source, tmp_path / "other")
+    with gzip.open(io.BytesIO(raw)) as source:
+        restore(source, tmp_path / "other")
+    assert left_in(tmp_path) == ["other", "repo"]
 
 
 def test_a_backup_of_another_version_is_refused(folder: Path, tmp_path: Path) -> None:

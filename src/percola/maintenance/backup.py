@@ -473,14 +473,20 @@ def _check_free(target: Path) -> None:
 
 @contextlib.contextmanager
 def _refusing(what: str) -> Iterator[None]:
-    """Turn an OSError into an error of Percola's, except EPIPE: the reader has gone."""
+    """Turn an OSError into an error of Percola's, except EPIPE: the reader has gone.
+
+    Also what is raised at the end of a compressed stream that was cut.
+    """
     try:
         yield
     except OSError as error:
         if error.errno == errno.EPIPE:
             raise
         kind = StoreFullError if is_full(error) else StoreError
-        raise kind(f"{what}: {error.strerror}.") from error
+        # Errors of compressed streams have no number.
+        raise kind(f"{what}: {error.strerror or error}.") from error
+    except EOFError as error:
+        raise DamagedRecordError("The backup is damaged: it was cut short.") from error
 
 
 def _sync(file: IO[bytes]) -> None:

@@ -19,10 +19,9 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import lmdb
 
@@ -53,24 +52,27 @@ class SnapshotCopy:
         # The child imports this same package, wherever it is.
         source = str(Path(__file__).parents[3])
         paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        errors: IO[bytes] | None = None
         try:
+            # In memory: a disk without room is a reason to make a backup on another one.
+            errors = open(os.memfd_create("percola-copy"), "w+b")  # noqa: SIM115
             self._process = subprocess.Popen(
                 # -P: modules of the current folder are not imported in place of those it needs.
                 [sys.executable, "-P", "-m", "percola.store.lmdb.copy", str(folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                stderr=self._errors,
+                stderr=errors,
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
                 bufsize=CHUNK_BYTES,
             )
         except OSError as error:
-            self._errors.close()
+            if errors is not None:
+                errors.close()
             raise StoreError(
                 f"The store in {folder} cannot be copied: no process can be started "
                 f"({error.strerror})."
             ) from error
-        self._folder = folder
+        self._folder, self._errors = folder, errors
         assert self._process.stdout is not None
         self._output = self._process.stdout
         try:
