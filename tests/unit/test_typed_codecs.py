@@ -375,6 +375,9 @@ def test_an_impossible_type_is_refused_where_it_is_declared(declare: Callable[[]
         ("date", "2010-10-04", date(2010, 10, 4)),
         ("timestamp", "2010-10-04T14:00+02:00", NOON.replace(tzinfo=UTC)),
         ("timestamp_ntz", "2010-10-04T12:00", NOON),
+        ("timestamp_ntz", "2010-10-04T12:00:00.0000000", NOON),
+        ("float", "-Infinity", -math.inf),
+        ("array<float>", "[Infinity]", [math.inf]),
         ("float32", "0.5", 0.5),
         ("array<decimal(38,20)>", "[12345678901234567.12345678901234567890]", None),
         ("map<str,date>", '{"a": "2010-10-04"}', {"a": date(2010, 10, 4)}),
@@ -404,6 +407,12 @@ def test_a_value_is_read_from_text_exactly(name: str, written: str, value: Any) 
         ("array<float>", f"[1{'0' * 400}]", "00…' is not JSON of the type array<float>"),
         ("map<date,str>", "[1]", "is not JSON of the type map<date,str>"),
         ("struct<a:str>", '{"b": 1}', "is not JSON of the type struct<a:str>"),
+        ("timestamp", "2010-10-04T12:00:00.1234567Z", "it is finer than a microsecond"),
+        ("timestamp_ntz", "2010-10-04T12:00:00,0000001", "it is finer than a microsecond"),
+        ("map<str,timestamp>", '{"a": "2010-10-04T12:00:00.1234567Z"}', "it is finer than"),
+        ("float", "1e400", "'1e400' is not a number: it is beyond the range of floats"),
+        ("float32", "-1e400", "it is beyond the range of floats"),
+        ("array<float>", "[1e400]", "it is beyond the range of floats"),
     ],
 )
 def test_text_that_is_no_value_is_refused(name: str, written: str, says: str) -> None:

@@ -29,7 +29,7 @@ from functools import cache
 from typing import Any, Final, TypeAlias, TypeVar
 
 from percola.codecs.base import JSON, SIMPLE, Codec, UnfitValueError, V, codec_of, decoded_json
-from percola.codecs.ordered import FIXED, TIMESTAMP, DecimalCodec
+from percola.codecs.ordered import FIXED, TIMESTAMP, DecimalCodec, read_moment
 from percola.errors import SchemaError
 
 K = TypeVar("K")
@@ -38,6 +38,7 @@ MAX_DEPTH: Final = 16
 """How deep arrays, maps and structs may contain each other."""
 
 _FIELD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,47}")
+BEYOND_FLOATS: Final = "it is beyond the range of floats"
 _FLOATS: Final = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 Convert: TypeAlias = Callable[[Any], Any]
@@ -316,6 +317,8 @@ def _of_float(value: Any) -> float:
     try:
         if isinstance(value, str):
             return _FLOATS[value]
+        if isinstance(value, WrittenFloat) and math.isinf(value):
+            raise UnfitValueError(BEYOND_FLOATS)
         if isinstance(value, int | float) and not isinstance(value, bool):
             return float(value)
     except (KeyError, OverflowError):
@@ -346,7 +349,7 @@ _SCALARS: Final[Mapping[str, tuple[Convert, Convert]]] = {
     "float32": (_to_float, _of_float),
     "bytes": (lambda value: base64.b64encode(value).decode(), _of_bytes),
     "date": (date.isoformat, date.fromisoformat),
-    "timestamp": (_as_utc, datetime.fromisoformat),
-    "timestamp_ntz": (datetime.isoformat, datetime.fromisoformat),
+    "timestamp": (_as_utc, read_moment),
+    "timestamp_ntz": (datetime.isoformat, read_moment),
     "json": (_same, _same),
 }

@@ -17,6 +17,7 @@ rows. `float32` is here too, but it is not ordered: its bytes are IEEE 754's, bi
 from __future__ import annotations
 
 import decimal
+import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -201,6 +202,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_NTZ: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - without a time zone is what it is for.
 _MICROSECOND: Final = timedelta(microseconds=1)
 _BEYOND: Final = "in UTC it is not in one of the years 1 to 9999"
+_TOO_FINE: Final = "it is finer than a microsecond"
+_FINER: Final = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]")
 
 
 def _days(value: date) -> int:
@@ -216,7 +219,7 @@ def _date(days: int) -> date:
 def _whole_microseconds(passed: timedelta) -> int:
     number, rest = divmod(passed, _MICROSECOND)
     if rest:  # The times of pandas, which derive from `datetime`, have nanoseconds.
-        raise UnfitValueError("it is finer than a microsecond")
+        raise UnfitValueError(_TOO_FINE)
     return number
 
 
@@ -242,6 +245,13 @@ def _microseconds_ntz(value: datetime) -> int:
 
 def _timestamp_ntz(microseconds: int) -> datetime:
     return _EPOCH_NTZ + timedelta(microseconds=microseconds)
+
+
+def read_moment(text: str) -> datetime:
+    """A time in ISO 8601; UnfitValueError if Python would cut what is finer than a microsecond."""
+    if _FINER.search(text):
+        raise UnfitValueError(_TOO_FINE)
+    return datetime.fromisoformat(text)
 
 
 def _moments(

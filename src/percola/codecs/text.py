@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from datetime import date, datetime
+import math
+from datetime import date
 from decimal import Decimal
 from typing import Any, Final
 
 from percola.codecs.base import Codec, UnfitValueError
-from percola.codecs.nested import NestedCodec, WrittenFloat
-from percola.codecs.ordered import DecimalCodec
+from percola.codecs.nested import BEYOND_FLOATS, NestedCodec, WrittenFloat
+from percola.codecs.ordered import DecimalCodec, read_moment
 
 _WHAT: Final = {
     "str": "text in UTF-8",
@@ -60,11 +61,14 @@ def _parse(codec: Codec[Any], text: str) -> Any:
     if name == "bool":
         return {"true": True, "false": False}[text.strip().lower()]
     if name in ("float", "float32"):
-        return float(text)
+        value = float(text)
+        if math.isinf(value) and any(map(str.isdigit, text)):
+            raise UnfitValueError(BEYOND_FLOATS)
+        return value
     if name == "date":
         return date.fromisoformat(text.strip())
     if name in ("timestamp", "timestamp_ntz"):
-        return datetime.fromisoformat(text.strip())
+        return read_moment(text.strip())
     if isinstance(codec, DecimalCodec):
         return Decimal(text.strip())
     if isinstance(codec, NestedCodec):
