@@ -10,7 +10,9 @@ import pytest
 
 import percola
 from percola import Table
+from percola.cells import Kind
 from percola.store.lmdb.store import LmdbStore
+from percola.store.walks import walk_kind
 from percola.testing import OneStepConformance
 
 
@@ -78,3 +80,18 @@ def test_a_scan_of_long_values_is_read_in_parts(tmp_path: Path, engine: str) -> 
         found, following = store.scan("pages", b"", b"", ts, limit=512)
         assert len(found) == 16 and following == b"16"
         assert [row.key for row in r.snapshot().scan(table)] == [f"{n:02}" for n in range(40)]
+
+
+def test_a_scan_of_values_alone_is_read_in_parts(tmp_path: Path) -> None:
+    """As by `percola check`, which holds a part in memory."""
+    table = Table("pages")
+    body = table.column("body")
+    with percola.open(tmp_path / "repo", [table], durability="relaxed") as repo:
+        with repo.transaction() as t:
+            for number in range(24):
+                t.set(body, f"{number:02}", b"x" * (1 << 20))
+        store = repo.context.store
+        found, following = store.scan_kind(Kind.DATA, "pages")
+        assert len(found) == 16 and following == b"16"
+        rows = [cell.row for cell, _, _ in walk_kind(store, Kind.DATA, "pages")]
+        assert rows == [b"%02d" % number for number in range(24)]

@@ -621,6 +621,7 @@ class LmdbStore(OneStepStore):
         databases = self._environment.databases
         found: list[tuple[Cell, int, bytes]] = []
         locks = kind is Kind.LOCK
+        long = 0
         cells = txn.cursor(databases[_CELLS])
         cursor = txn.cursor(databases[_LOCKS] if locks else self._database(kind))
         going = cursor.set_range(first)
@@ -629,10 +630,12 @@ class LmdbStore(OneStepStore):
             if entry >= last:
                 break
             cell = self._keys.cell(entry if locks else entry[:-8])
-            if len(found) >= limit and cell.row != found[-1][0].row:
+            if (len(found) >= limit or long >= LONG_BYTES) and cell.row != found[-1][0].row:
                 return found, cell.row
             if not locks:
-                found.append((cell, timestamp(entry, kind), cursor.value()))
+                value = cursor.value()
+                long += len(value)
+                found.append((cell, timestamp(entry, kind), value))
             elif cells.set_range(entry) and cells.key().startswith(entry):
                 found.append((cell, timestamp(cells.key(), kind), cells.value()))
             going = cursor.next()
