@@ -178,6 +178,8 @@ def test_check_compares_derived_tables(
     assert is_error(call("--repo", folder, *words), "spent")
     wrong = call("--repo", tmp_path / "shop", "check", "--recipes", "tallied:SCHEMA")
     assert is_error(wrong, "Sums, Distinct, Tree, Index or Export")
+    wrong = call("--repo", tmp_path / "shop", "check", "--recipes", "tallied:Sums")
+    assert is_error(wrong, "Sums, Distinct, Tree, Index or Export", "It holds the class Sums")
 
 
 # --- backup and restore -----------------------------------------------------------------

@@ -518,6 +518,19 @@ def test_check_tells_what_differs() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "values", [(1, 1.0), (Decimal("1.5"), Decimal("1.50")), ([2, "a"], [2.0, "a"])]
+)
+def test_equal_contributions_that_are_written_otherwise_are_no_difference(values: Any) -> None:
+    repo, best = with_tree()
+    with repo.transaction() as t:
+        for group in "cdefghij":  # In one of them, their entries come in another order.
+            for row, value in zip("ab", values, strict=True):
+                best.contribute(t, row + group, {group: value})
+    work(repo, best.observers)
+    assert check(repo, [best]) == []
+
+
 def test_check_says_of_contributions_that_cannot_be_combined_which_they_are() -> None:
     repo, best = with_tree()
     with repo.transaction() as t:

@@ -18,6 +18,7 @@ from percola import (
     Transaction,
     TransientError,
     Worker,
+    WrongTypeError,
 )
 from percola.cells import Kind
 from percola.inspection import failures, retry_failures
@@ -289,6 +290,13 @@ def test_a_check_tells_of_an_entry_that_was_deleted_before_it_was_exported() -> 
     assert check(repo, [queue]) == []
     with repo.snapshot() as now:
         assert list(now.scan(queue.table)) == [], "what is exported leaves nothing"
+
+
+@pytest.mark.parametrize("bad", [None, 1, "", "\ud800", b"b"])
+def test_what_is_no_key_is_refused_also_by_exporters_side_by_side(bad: Any) -> None:
+    queue = Export("out", exporters=4)
+    with opened(queue).transaction() as t, pytest.raises(WrongTypeError, match="recipe"):
+        queue.enter(t, bad)
 
 
 def test_keys_of_any_length_and_characters_are_exported_as_they_are() -> None:

@@ -134,11 +134,12 @@ def _load_recipes(target: str) -> list[Checkable]:
     found = targets.load(target)
     recipes = list(found) if isinstance(found, Iterable) else [found]
     for one in recipes:
-        if not hasattr(one, "comparisons"):
+        if not isinstance(one, Checkable):
+            is_class = isinstance(one, type)
+            held = f"the class {one.__name__}" if is_class else f"a {type(one).__name__}"
             raise UsageError(
                 f"{target} should be a recipe that can be checked or a list of them: Sums, "
-                "Distinct, Tree, Index or Export of percola.recipes. It holds a "
-                f"{type(one).__name__}."
+                f"Distinct, Tree, Index or Export of percola.recipes. It holds {held}."
             )
     return recipes
 

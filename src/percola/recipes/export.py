@@ -127,10 +127,11 @@ class Export(Checkable):
             bulk: whether this transaction enters hundreds of keys: they get a window of their own,
                 which one run exports, so that workers share what such transactions enter.
         """
+        name = part(key)  # Raises WrongTypeError for what is no key.
         window = self.window_of(t.start_ts, key)
         if bulk:
             window += f".{t.start_ts % WINDOW:04}"
-        self._put(t, Entry(f"{window}/{part(key)}/{t.start_ts:020}", key, t.start_ts, note))
+        self._put(t, Entry(f"{window}/{name}/{t.start_ts:020}", key, t.start_ts, note))
 
     def _put(self, t: Transaction, one: Entry) -> None:
         t.set(self.entry, one.row, {"key": one.key, "note": one.note})

@@ -413,8 +413,8 @@ class Tree(Recipe, Generic[R]):
         table = self.table.name
         if kind == _ENTRY:
             yield from self._judge_entry(name, expected or [], found or [])
-        elif VALUES.encode(expected) == VALUES.encode(found):
-            return
+        elif expected == found or VALUES.encode(expected) == VALUES.encode(found):
+            return  # Of equal contributions, such as 1 and 1.0, either is the largest.
         elif kind == _NODE:
             above, _, digit = name.rpartition("/")
             yield (
