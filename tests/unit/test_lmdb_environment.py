@@ -248,6 +248,34 @@ def test_an_interrupted_writer_leaves_the_others_to_go_on(
     assert not environment._running
 
 
+def test_an_interrupt_before_another_one_has_led_to_a_wake_up_keeps_nobody_waiting(
+    environment: Environment, pool: ThreadPoolExecutor, wait_until: Wait
+) -> None:
+    queued, fired = threading.Event(), threading.Event()
+    promote = environment._promote
+
+    def interrupted(*_: Txn) -> None:
+        assert queued.wait(DEADLINE)
+        raise KeyboardInterrupt
+
+    def interrupted_once() -> None:
+        if not fired.is_set():
+            fired.set()
+            raise KeyboardInterrupt
+        promote()
+
+    environment._promote = interrupted_once  # type: ignore[method-assign]
+    leader = pool.submit(environment.write, interrupted)
+    wait_until(lambda: environment._writing.locked() and not environment._queue)
+    others = [pool.submit(environment.write, put(environment, b"%d" % i)) for i in range(4)]
+    wait_until(lambda: len(environment._queue) == len(others))
+    queued.set()
+    with pytest.raises(KeyboardInterrupt):
+        leader.result(DEADLINE)
+    assert fired.is_set()
+    assert [other.result(DEADLINE) for other in others] == [b"%d" % i for i in range(4)]
+
+
 def test_an_interrupt_in_the_middle_of_a_group_is_its_leaders_and_the_others_are_written(
     environment: Environment, pool: ThreadPoolExecutor, wait_until: Wait
 ) -> None:

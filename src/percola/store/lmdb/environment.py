@@ -74,6 +74,10 @@ _CARE_SECONDS: Final = 60.0
 """How often, in seconds, writers free the slots of killed readers, and see whether the file is the
 one at its path; relaxed, a thread does."""
 
+_LOST_SECONDS: Final = 1.0
+"""How often, in seconds, a thread that waits to be woken sees whether anybody writes: of two
+interrupts (Ctrl-C) at once, the second may come before the first has led to a wake-up."""
+
 _MAX_READERS: Final = 2048
 _LEAST_MAP_BYTES: Final = 1 << 20
 
@@ -426,7 +430,7 @@ class Environment:
         self._queue.append(request)
         while request[0] is not None:
             if signal is not None and self._writing.locked():
-                signal.acquire()
+                signal.acquire(timeout=_LOST_SECONDS)
             else:
                 with self._writing:
                     while request[0] is not None:
