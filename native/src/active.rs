@@ -12,6 +12,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::held::{Held, Plain, forks};
+use crate::python;
 
 /// How many snapshots may begin before the oldest is published again.
 const RENEWED: u32 = 256;
@@ -103,7 +104,7 @@ impl ActiveSnapshots {
             None => false,
         };
         if !told {
-            let slot = self.hold_back.bind(py).call1((ts,))?;
+            let slot = python::call(self.hold_back.bind(py), (ts,))?;
             let slot = slot.cast_into::<Slot>().ok().map(Bound::unbind);
             let old = std::mem::replace(&mut self.state.edit(py).slot, slot);
             drop(old);

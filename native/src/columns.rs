@@ -14,6 +14,7 @@ use crate::active::ActiveSnapshots;
 use crate::cells::Key;
 use crate::commit::Commits;
 use crate::held::{Held, Plain};
+use crate::python;
 use crate::reads::{LastDrawn, Looked, Reads};
 
 /// Longer rows are checked by Python: `percola.transactions.snapshot._SURELY_SHORT`.
@@ -92,7 +93,7 @@ impl Column {
                 }
                 _ => None,
             },
-            Codec::Other => match self.encode.bind(py).call1((value,)) {
+            Codec::Other => match python::call(self.encode.bind(py), (value,)) {
                 Ok(found) => found.cast_into_exact().ok(),
                 Err(error) if error.is_instance_of::<PyException>(py) => None,
                 Err(error) => return Err(error), // Ctrl-C.
@@ -102,7 +103,7 @@ impl Column {
 
     /// What the store holds as a value; None: ask Python.
     pub fn decoded<'py>(&self, py: Python<'py>, raw: &[u8]) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let decode = || match self.decode.bind(py).call1((PyBytes::new(py, raw),)) {
+        let decode = || match python::call(self.decode.bind(py), (PyBytes::new(py, raw),)) {
             Ok(value) => Ok(Some(value)),
             Err(error) if error.is_instance_of::<PyValueError>(py) => Ok(None),
             Err(error) => Err(error),

@@ -19,6 +19,7 @@ use crate::cells::{
 };
 use crate::environment::{Sent, Transaction};
 use crate::lmdb::{self, Api, Dbi, Val};
+use crate::python;
 use crate::reads::Reads;
 
 const SILENT: u64 = 1 << 63;
@@ -491,21 +492,21 @@ impl Commits {
         gate.release.bind(py).call0()?;
         if waiting()? {
             let promote = gate.promote.bind(py);
-            if let Err(interrupted) = promote.call0() {
+            if let Err(interrupted) = python::call(promote, ()) {
                 // Ctrl-C during the commit is raised by this call, before it has woken anybody.
-                promote.call0()?;
+                python::call(promote, ())?;
                 return Err(interrupted);
             }
         }
         match outcome {
             Ok(commit_ts) => {
-                gate.note_commit.bind(py).call0()?;
+                python::call(gate.note_commit.bind(py), ())?;
                 Ok(Some(commit_ts))
             }
             Err(Stopped::Failed(_, lmdb::MAP_FULL | lmdb::MAP_RESIZED)) => Ok(None),
             Err(Stopped::Failed(what, code)) => {
                 let error = lmdb::error(py, what, code).into_value(py);
-                let told = gate.explained.bind(py).call1((error,))?;
+                let told = python::call(gate.explained.bind(py), (error,))?;
                 Err(PyErr::from_value(told))
             }
             Err(_) => Ok(None),

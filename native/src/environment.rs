@@ -13,6 +13,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyTuple};
 
 use crate::lmdb::{self, Api, Dbi, Val, check, error, is_over};
+use crate::python;
 
 /// A value that only threads that hold the GIL touch.
 pub struct Gil<T>(pub Cell<T>);
@@ -83,7 +85,7 @@ pub struct Hot {
 pub struct Shared {
     pub api: &'static Api,
     pub env: Gil<*mut lmdb::Env>,
-    inside: Gil<usize>,
+    inside: AtomicUsize,
     /// The thread that has a write transaction, or 0.
     writer: Gil<u64>,
     pid: u32,
@@ -99,10 +101,7 @@ pub struct Shared {
 impl Shared {
     /// Runs `call` without the GIL; whatever it uses stays meanwhile.
     pub fn outside<R: Send>(&self, py: Python<'_>, call: impl FnOnce() -> R + Send) -> R {
-        self.inside.set(py, self.inside.get(py) + 1);
-        let result = py.detach(call);
-        self.inside.set(py, self.inside.get(py) - 1);
-        result
+        python::outside(py, &self.inside, call)
     }
 
     /// Runs `read` with the shared read transaction, which has begun just now; None if it cannot.
@@ -171,7 +170,10 @@ impl Shared {
         // From here on, no thread begins anything.
         self.env.set(py, null_mut());
         let me = thread_id();
-        while self.inside.get(py) > 0 || ![0, me].contains(&self.writer.get(py)) {
+        while self.inside.load(Ordering::Relaxed) > 0 || ![0, me].contains(&self.writer.get(py)) {
+            if python::is_ending() {
+                return; // They do not come back any more. The system closes it.
+            }
             py.detach(|| std::thread::sleep(Duration::from_micros(100)));
         }
         let live = std::mem::take(&mut *lock(&self.live));
@@ -362,7 +364,7 @@ impl Environment {
                 )
             }
         };
-        let (what, code) = py.detach(open);
+        let (what, code) = python::outside(py, &AtomicUsize::new(0), open);
         if code != 0 {
             // SAFETY: LMDB wants an environment closed that could not be opened.
             unsafe { (api.env_close)(env) };
@@ -375,7 +377,7 @@ impl Environment {
             shared: Arc::new(Shared {
                 api,
                 env: Gil::new(env),
-                inside: Gil::new(0),
+                inside: AtomicUsize::new(0),
                 writer: Gil::new(0),
                 pid: std::process::id(),
                 file,
@@ -473,7 +475,7 @@ impl Environment {
     /// Change the size of the map; 0 adopts the one that another process has given it.
     fn set_mapsize(&self, py: Python<'_>, map_size: usize) -> PyResult<()> {
         let env = self.live(py)?;
-        if !lock(&self.shared.live).is_empty() || self.shared.inside.get(py) > 0 {
+        if !lock(&self.shared.live).is_empty() || self.shared.inside.load(Ordering::Relaxed) > 0 {
             return Err(error(py, "mdb_env_set_mapsize", libc::EINVAL));
         }
         // SAFETY: no transaction is live, and holding the GIL none begins.

@@ -9,6 +9,7 @@ mod commit;
 mod environment;
 mod held;
 mod lmdb;
+mod python;
 mod reads;
 mod scans;
 mod transactions;
@@ -40,5 +41,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(held::forked, module)?)?;
     module.add_class::<commit::Commits>()?;
     module.add_function(wrap_pyfunction!(commit::commit_cells, module)?)?;
+    let ending = wrap_pyfunction!(python::ending, module)?;
+    py.import("atexit")?.call_method1("register", (ending,))?;
     Ok(())
 }

@@ -19,6 +19,7 @@ use crate::cells::{Key, Place, State, number, state};
 use crate::commit::Gate;
 use crate::environment::{Environment, Hot, Sent, Shared, Transaction, lock};
 use crate::lmdb::{self, Dbi, Val};
+use crate::python;
 
 /// Cells of a batch from which on it is read without the GIL.
 const MANY: usize = 32;
@@ -214,7 +215,7 @@ impl LastDrawn {
     fn __call__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         match self.find(py) {
             Some(ts) => Ok(ts.into_pyobject(py)?.into_any()),
-            None => self.slow.bind(py).call0(),
+            None => python::call(self.slow.bind(py), ()),
         }
     }
 }
@@ -313,7 +314,7 @@ impl Reader {
             Looked::Value(value) => Ok(value.into_any()),
             Looked::None => Ok(py.None().into_bound(py)),
             Looked::Blocked => Ok(self.blocked.bind(py).clone()),
-            Looked::AskPython => self.slow.bind(py).call1((row, ts)),
+            Looked::AskPython => python::call(self.slow.bind(py), (row, ts)),
         }
     }
 }

@@ -22,6 +22,7 @@ use crate::columns::{Calls, Column};
 use crate::commit::Write;
 use crate::environment::Gil;
 use crate::held::{Held, forks};
+use crate::python;
 
 /// Own writes from which on they are found by an index.
 const INDEXED: usize = 8;
@@ -76,7 +77,7 @@ impl Leases {
             Leases::Native(leases) => leases.get().add(py, key, ts),
             Leases::Python(leases) => {
                 let leases = leases.bind(py);
-                leases.call_method1(intern!(py, "add"), (key, ts)).map(drop)
+                python::call_method(leases, intern!(py, "add"), (key, ts)).map(drop)
             }
         }
     }
@@ -86,7 +87,7 @@ impl Leases {
             Leases::Native(leases) => leases.get().drop(py, key),
             Leases::Python(leases) => {
                 let leases = leases.bind(py);
-                leases.call_method1(intern!(py, "drop"), (key,)).map(drop)
+                python::call_method(leases, intern!(py, "drop"), (key,)).map(drop)
             }
         }
     }
@@ -119,7 +120,7 @@ impl SnapshotBase {
         let py = context.py();
         let cache = match calls {
             None if context.getattr(intern!(py, "caches_reads"))?.is_truthy()? => {
-                Some(context.call_method0(intern!(py, "new_cache"))?.unbind())
+                Some(python::call_method(context, intern!(py, "new_cache"), ())?.unbind())
             }
             _ => None,
         };
@@ -257,7 +258,7 @@ impl Drop for SnapshotBase {
                 let _kept = Raised::kept(py);
                 let ended = self.end(py).and_then(|()| match &self.cache {
                     Some(cache) if self.used_up.get(py).is_none() => {
-                        cache.bind(py).call_method0(intern!(py, "end")).map(drop)
+                        python::call_method(cache.bind(py), intern!(py, "end"), ()).map(drop)
                     }
                     _ => Ok(()),
                 });
@@ -324,7 +325,7 @@ impl SnapshotBase {
     fn __enter__<'py>(this: Bound<'py, Self>) -> PyResult<Bound<'py, Self>> {
         let py = this.py();
         if this.get().used_up.get(py).is_some() {
-            this.call_method0(intern!(py, "_check_usable"))?;
+            python::call_method(&this, intern!(py, "_check_usable"), ())?;
         }
         Ok(this)
     }
@@ -335,7 +336,7 @@ impl SnapshotBase {
         _error: &Bound<'_, PyAny>,
         _traceback: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        this.call_method0(intern!(this.py(), "close")).map(drop)
+        python::call_method(this, intern!(this.py(), "close"), ()).map(drop)
     }
 
     fn get<'py>(
@@ -345,7 +346,7 @@ impl SnapshotBase {
     ) -> PyResult<Bound<'py, PyAny>> {
         match this.get().found(column, row)? {
             Some(value) => Ok(value),
-            None => this.call_method1(intern!(this.py(), "_get"), (column, row)),
+            None => python::call_method(this, intern!(this.py(), "_get"), (column, row)),
         }
     }
 
@@ -501,9 +502,8 @@ impl TransactionBase {
                         tables.add(&column.table)?;
                     }
                 }
-                base.context
-                    .bind(py)
-                    .call_method1(intern!(py, "wake"), (tables,))?;
+                let context = base.context.bind(py);
+                python::call_method(context, intern!(py, "wake"), (tables,))?;
             }
             return Ok(commit_ts);
         };
@@ -614,7 +614,7 @@ impl TransactionBase {
                 } else {
                     intern!(py, "read_timestamp")
                 };
-                oracle.call_method0(draw)?.extract()?
+                python::call_method(&oracle, draw, ())?.extract()?
             }
         };
         let this = TransactionBase {
@@ -656,7 +656,7 @@ impl TransactionBase {
     ) -> PyResult<()> {
         let py = this.py();
         if !kind.is_none() {
-            this.call_method0(intern!(py, "rollback"))?;
+            python::call_method(this, intern!(py, "rollback"), ())?;
         } else if this.as_super().get().should_commit(py)? {
             static COMMIT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
             let name = intern!(py, "commit");
@@ -668,7 +668,7 @@ impl TransactionBase {
             if this.get_type().getattr(name)?.is(mine) {
                 TransactionBase::commit(this)?;
             } else {
-                this.call_method0(name)?;
+                python::call_method(this, name, ())?;
             }
         }
         Ok(())
@@ -682,7 +682,7 @@ impl TransactionBase {
     ) -> PyResult<()> {
         let base = this.as_super().get();
         if !this.get().buffered(base, column, row, Some(value))? {
-            this.call_method1(intern!(this.py(), "_set"), (column, row, value))?;
+            python::call_method(this, intern!(this.py(), "_set"), (column, row, value))?;
         }
         Ok(())
     }
@@ -694,7 +694,7 @@ impl TransactionBase {
     ) -> PyResult<()> {
         let base = this.as_super().get();
         if !this.get().buffered(base, column, row, None)? {
-            this.call_method1(intern!(this.py(), "_delete"), (column, row))?;
+            python::call_method(this, intern!(this.py(), "_delete"), (column, row))?;
         }
         Ok(())
     }
@@ -713,7 +713,7 @@ impl TransactionBase {
         if let Some(commit_ts) = me.committed(py, base)? {
             return Ok(commit_ts.into_pyobject(py)?.into_any());
         }
-        this.call_method0(intern!(py, "_commit"))
+        python::call_method(this, intern!(py, "_commit"), ())
     }
 
     #[getter]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from multiprocessing.connection import Connection
@@ -14,7 +16,7 @@ import engines
 import lmdb
 import pytest
 from children import Child
-from commands import run
+from commands import SECONDS, run
 
 import percola
 from percola import SnapshotTooOldError, StoreError, Table
@@ -451,3 +453,50 @@ def test_processes_with_different_engines_share_a_repository(tmp_path: Path) -> 
         with engines.using(name), percola.open(folder, [table]) as repo:
             assert repo.snapshot().get(count, "all") == each * len(children)
             assert len(list(repo.snapshot().scan(table))) == each * len(children) + 1
+
+
+ENDS = """
+import sys, threading
+import percola
+from percola import Codec, Table
+
+folder, durability, what = sys.argv[1:]
+table = Table("t")
+count = table.column("count", int)
+text = table.column("text", Codec("text", lambda text: text.encode(), bytes.decode))
+repo = percola.open(folder, [table], durability=durability)
+repo.run(lambda t: [t.set(count, f"{row:04}", row) for row in range(2000)])
+begun = threading.Barrier(4)
+
+def work(number):
+    def write(t):
+        t.set(count, f"x{number}", (t.get(count, f"x{number}") or 0) + 1)
+        t.set(text, f"x{number}", "value" * 100)
+    for at in range(10**9):
+        if what == "write":
+            repo.run(write)
+        else:
+            list(repo.snapshot().scan(table))
+        if not at:
+            begun.wait()
+
+for number in range(3):
+    threading.Thread(target=work, args=(number,), daemon=True).start()
+begun.wait()
+print("ends")
+"""
+
+
+@pytest.mark.parametrize("durability", ["full", "relaxed"])
+@pytest.mark.parametrize("what", ["write", "scan"])
+def test_a_program_may_end_while_daemon_threads_read_and_write(
+    tmp_path: Path, durability: str, what: str
+) -> None:
+    """Python ends such threads by unwinding their stacks, which Rust answered with an abort."""
+    engines.native()
+    command = [sys.executable, "-c", ENDS, str(tmp_path / "repo"), durability, what]
+    for _ in range(3):
+        ended = subprocess.run(command, capture_output=True, timeout=SECONDS, check=False)
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"ends\n", b"")
+    with percola.open(tmp_path / "repo", [table]) as repo:
+        assert len(list(repo.snapshot().scan(table))) >= 2000

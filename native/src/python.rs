@@ -1,0 +1,100 @@
+//! Calls of Python's functions, and giving up the GIL, by threads that may outlive the interpreter.
+//!
+//! Python before 3.14 ends a thread that wants the GIL while the interpreter ends, as the daemon
+//! threads of a program may: by `pthread_exit`, which unwinds the stack. That cannot pass frames of
+//! Rust, and so ended the process with SIGABRT. Here such a thread waits for the end of the process
+//! instead, as it does in Python 3.14.
+
+use std::hint::black_box;
+use std::mem::{forget, transmute};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use pyo3::ffi::{self, PyObject, PyThreadState};
+use pyo3::prelude::*;
+use pyo3::types::{PyString, PyTuple};
+use pyo3::{BoundObject, IntoPyObjectExt};
+
+type Restore = unsafe extern "C-unwind" fn(*mut PyThreadState);
+type Call =
+    unsafe extern "C-unwind" fn(*mut PyObject, *mut PyObject, *mut PyObject) -> *mut PyObject;
+
+/// Whether the interpreter ends as soon as what runs at its exit has run.
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+/// Notes that the interpreter ends: nothing waits for other threads any more.
+#[pyfunction]
+pub fn ending() {
+    ENDING.store(true, Ordering::Relaxed);
+}
+
+pub fn is_ending() -> bool {
+    ENDING.load(Ordering::Relaxed)
+}
+
+/// Keeps a thread that is being ended from unwinding further; to be forgotten otherwise.
+///
+/// That destructors run is not specified of an exit that unwinds, but is so; pyo3 relies on it too,
+/// in `PyGILState_Ensure`.
+struct Kept<'a>(Option<&'a AtomicUsize>);
+
+impl Drop for Kept<'_> {
+    fn drop(&mut self) {
+        if let Some(inside) = self.0 {
+            inside.fetch_sub(1, Ordering::Relaxed);
+        }
+        loop {
+            std::thread::park();
+        }
+    }
+}
+
+/// Runs `call` without the GIL, counted in `inside` meanwhile.
+pub fn outside<R: Send>(_: Python<'_>, inside: &AtomicUsize, call: impl FnOnce() -> R + Send) -> R {
+    inside.fetch_add(1, Ordering::Relaxed);
+    // SAFETY: this thread holds the GIL, as its token says, and gets it back below; `call` cannot
+    // use Python meanwhile, as for `Python::detach`.
+    let state = unsafe { ffi::PyEval_SaveThread() };
+    let result = catch_unwind(AssertUnwindSafe(call));
+    // SAFETY: the same function, which may unwind. Opaque, or the compiler knows from pyo3 that it
+    // does not.
+    let restore: Restore = black_box(unsafe {
+        transmute::<*const (), Restore>(ffi::PyEval_RestoreThread as *const ())
+    });
+    let kept = Kept(Some(inside));
+    // SAFETY: as above.
+    unsafe { restore(state) };
+    forget(kept);
+    inside.fetch_sub(1, Ordering::Relaxed);
+    result.unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+/// Calls a function that may be Python's.
+pub fn call<'py, A>(function: &Bound<'py, PyAny>, args: A) -> PyResult<Bound<'py, PyAny>>
+where
+    A: IntoPyObject<'py, Target = PyTuple>,
+{
+    let py = function.py();
+    let args = args.into_pyobject_or_pyerr(py)?.into_bound();
+    // SAFETY: as in `outside`.
+    let call: Call =
+        black_box(unsafe { transmute::<*const (), Call>(ffi::PyObject_Call as *const ()) });
+    let kept = Kept(None);
+    // SAFETY: both are live objects, and this thread holds the GIL.
+    let found = unsafe { call(function.as_ptr(), args.as_ptr(), std::ptr::null_mut()) };
+    forget(kept);
+    // SAFETY: it returns a new reference, or NULL with an exception set.
+    unsafe { Bound::from_owned_ptr_or_err(py, found) }
+}
+
+/// Calls a method that may be Python's.
+pub fn call_method<'py, A>(
+    object: &Bound<'py, PyAny>,
+    name: &Bound<'py, PyString>,
+    args: A,
+) -> PyResult<Bound<'py, PyAny>>
+where
+    A: IntoPyObject<'py, Target = PyTuple>,
+{
+    call(&object.getattr(name)?, args)
+}
