@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import engines
 import pytest
 from children import Child, hear, say
 from stores import Crashed, CrashingStore
@@ -180,6 +181,19 @@ def test_a_backup_takes_no_room_but_that_of_its_file(
         with pytest.raises(StoreError, match=r"could not be copied: .*No such file"):
             backup(repo, tmp_path / "another")
     restore(tmp_path / "backup", tmp_path / "restored")
+
+
+def test_a_folder_whose_path_is_not_utf_8_is_backed_up(folder: Path, tmp_path: Path) -> None:
+    engines.native()  # py-lmdb opens no such path.
+    odd = folder.with_name("rep\udcff")
+    folder.rename(odd)
+    with percola.open(odd, TABLES) as repo:
+        backup(repo, tmp_path / "backup\udcff")
+    restore(tmp_path / "backup\udcff", tmp_path / "restored\udcff")
+    with percola.open(tmp_path / "restored\udcff", TABLES) as repo:
+        assert total(repo) == ACCOUNTS * EACH
+    with engines.using("python"), pytest.raises(StoreError, match="path is not UTF-8"):
+        percola.open(odd, TABLES)
 
 
 def test_progress_goes_up_to_the_end(folder: Path, tmp_path: Path) -> None:

@@ -144,7 +144,8 @@ def _write_out(folder: Path, out: int) -> None:
 
 def _main(folder: Path) -> int:
     try:
-        _write_out(folder, sys.stdout.fileno())
+        os.chdir(folder)  # py-lmdb takes no path that is not UTF-8.
+        _write_out(Path(), sys.stdout.fileno())
     except (lmdb.Error, OSError) as error:
         with contextlib.suppress(OSError):
             print(translate(error, folder), file=sys.stderr)

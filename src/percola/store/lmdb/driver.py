@@ -106,9 +106,18 @@ class OpenEnvironment(Protocol):
 
 
 def open_environment(folder: Path, using: ModuleType | None, **options: Any) -> OpenEnvironment:
-    """Open an environment with the native engine `using`, or with py-lmdb; raises its errors."""
+    """Open an environment with the native engine `using`, or with py-lmdb; raises its errors.
+
+    Raises StoreError for a path that py-lmdb cannot take.
+    """
     if using is None:
-        return lmdb.open(str(folder), **options)
+        try:
+            return lmdb.open(str(folder), **options)
+        except UnicodeEncodeError as error:
+            raise StoreError(
+                f"The store in {folder} cannot be opened by py-lmdb, as its path is not UTF-8: "
+                "rename the folder, or use the native engine ('percola --version')."
+            ) from error
     environment: _native.Environment = using.Environment(str(folder), **options)
     return environment
 
