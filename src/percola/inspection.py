@@ -38,7 +38,7 @@ from percola.cells import (
     encode_retry,
     failed_column,
 )
-from percola.connect.local import FORMAT
+from percola.connect.local import FORMAT, folder_in_use
 from percola.errors import PercolaError, UsageError
 from percola.paused import PausedObserver
 from percola.repository import Repository
@@ -433,7 +433,8 @@ def status(repo: Repository) -> Status:
 def durability(repo: Repository) -> str | None:
     """The durability that the repository was created with; None if its store has none."""
     try:
-        description = json.loads((Path(repo.address) / "percola.json").read_text())
+        folder = folder_in_use(repo.context.store) or Path(repo.address)
+        description = json.loads((folder / "percola.json").read_text())
     except OSError:
         return None
     return str(description["durability"])

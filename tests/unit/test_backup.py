@@ -34,8 +34,11 @@ from percola import (
     observer,
 )
 from percola.errors import DamagedRecordError, RepositoryVersionError
+from percola.inspection import durability
 from percola.maintenance.backup import Backup, backup, encode_header, read_header, restore
 from percola.maintenance.check import Counts, check
+from percola.maintenance.copy import copy_repository
+from percola.maintenance.origin import origin
 from percola.oracle.embedded import EmbeddedOracle
 from percola.store.base import OneStepStore
 
@@ -160,6 +163,11 @@ def test_a_program_that_has_changed_its_folder_backs_up_what_it_opened(
     with percola.open(folder.name, TABLES) as repo:
         monkeypatch.chdir("/")
         backup(repo, tmp_path / "backup")
+        assert durability(repo) == "relaxed"
+        copy_repository(repo, str(tmp_path / "copy"))
+    with percola.open(tmp_path / "copy", TABLES) as copied:
+        of = origin(copied.context.store)
+        assert of is not None and of.source == str(folder)
     restore(tmp_path / "backup", tmp_path / "restored")
     with percola.open(tmp_path / "restored", TABLES) as restored:
         assert total(restored) == ACCOUNTS * EACH

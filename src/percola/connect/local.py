@@ -35,7 +35,7 @@ from percola.platform.files import (
     open_file,
     restrict,
 )
-from percola.store.base import OneStepStore
+from percola.store.base import OneStepStore, Store
 from percola.store.lmdb.environment import file_of
 from percola.store.lmdb.store import LmdbStore
 
@@ -118,6 +118,14 @@ class LocalConnection(Connection):
     def close(self) -> None:
         self.coordination.close()
         self.store.close()
+
+
+def folder_in_use(store: Store) -> Path | None:
+    """The folder of the repository on LMDB that has this store; None for another store.
+
+    Its address may be relative to another folder than the current one by now.
+    """
+    return store.folder.parent if isinstance(store, LmdbStore) else None
 
 
 def _resolved(folder: Path) -> Path:

@@ -39,7 +39,7 @@ from typing import IO, Any, Final
 
 from percola import repository as repositories
 from percola.connect.address import network_address
-from percola.connect.local import FORMAT, folder_of, sync_folder
+from percola.connect.local import FORMAT, folder_in_use, folder_of, sync_folder
 from percola.errors import (
     ConflictingOptionsError,
     DamagedRecordError,
@@ -57,7 +57,6 @@ from percola.ranges import HERE, Runner
 from percola.repository import Repository
 from percola.store.lmdb.copy import CHUNK_BYTES, SnapshotCopy
 from percola.store.lmdb.environment import DURABILITIES
-from percola.store.lmdb.store import LmdbStore
 
 _MAGIC: Final = b"percola backup 1\n"
 _HEADER_BYTES: Final = 64 * 1024
@@ -157,9 +156,7 @@ def backup(
         StoreFullError: the disk is full; the partial backup is removed.
         StoreError: the store cannot be read, or the file cannot be written.
     """
-    # The address may be relative to another folder than the current one by now.
-    store = repo.context.store
-    folder = store.folder.parent if isinstance(store, LmdbStore) else Path(repo.address)
+    folder = folder_in_use(repo.context.store) or Path(repo.address)
     try:
         durability = json.loads((folder / _DESCRIPTION).read_text())["durability"]
     except (OSError, ValueError, KeyError) as error:

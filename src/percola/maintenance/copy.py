@@ -41,6 +41,7 @@ repository that is in use, but for a request that it had sent.
 from __future__ import annotations
 
 import json
+import os
 import secrets
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -72,7 +73,7 @@ from percola.cells import (
 )
 from percola.clock import Clock
 from percola.connect.address import is_memory, network_address, portable
-from percola.connect.local import LocalConnection, folder_of
+from percola.connect.local import LocalConnection, folder_in_use, folder_of
 from percola.errors import (
     ConflictingOptionsError,
     SnapshotTooOldError,
@@ -385,7 +386,7 @@ def _begin(
 ) -> _Note:
     """The note of a copy that is resumed, or of a new one, which is written."""
     version, text = copy_note(store)
-    name = name_of(source.address)
+    name = name_of(os.fspath(folder_in_use(source.context.store) or source.address))
     if text is not None:
         written = json.loads(text)
         named = {one.name: written[one.name] for one in fields(_Note) if one.name in written}
