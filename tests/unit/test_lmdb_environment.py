@@ -276,6 +276,28 @@ def test_an_interrupt_before_another_one_has_led_to_a_wake_up_keeps_nobody_waiti
     assert [other.result(DEADLINE) for other in others] == [b"%d" % i for i in range(4)]
 
 
+def test_an_interrupt_while_an_interrupted_write_is_undone_does_not_keep_it_open(
+    environment: Environment, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until it is undone, no thread of any process can write."""
+
+    class Interrupted:
+        def acquire(self, timeout: float) -> bool:
+            raise KeyboardInterrupt
+
+    def interrupted(txn: Txn) -> None:
+        put(environment, b"interrupted")(txn)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(environment, "_changing", Interrupted())
+        with pytest.raises(KeyboardInterrupt) as caught:
+            environment.write(interrupted)
+    assert caught.value.__traceback__ is not None  # As a debugger keeps it, with its variables.
+    assert pool.submit(environment.write, put(environment, b"next")).result(DEADLINE) == b"next"
+    assert stored(environment, b"interrupted") is None
+
+
 def test_an_interrupt_in_the_middle_of_a_group_is_its_leaders_and_the_others_are_written(
     environment: Environment, pool: ThreadPoolExecutor, wait_until: Wait
 ) -> None:

@@ -526,16 +526,19 @@ class Environment:
         they are kept out. The native engine does not wait.
         """
         mine = False
-        # Another thread that pauses waits for this one, and keeps the readers out as well.
-        while not (mine or self._paused):
-            mine = self._changing.acquire(timeout=0.001)
-        if mine:
-            self._set_paused(True)
         try:
-            txn.abort()
-        finally:
+            # Another thread that pauses waits for this one, and keeps the readers out as well.
+            while self.native is None and not (mine or self._paused):
+                mine = self._changing.acquire(timeout=0.001)
             if mine:
-                self._resume()
+                self._set_paused(True)
+        finally:
+            # Also if another interrupt comes: until then no process can write.
+            try:
+                txn.abort()
+            finally:
+                if mine:
+                    self._resume()
 
     def _recover(self, group: list[list[Any]], error: Exception, in_operation: bool) -> None:
         """After a group was rolled back: report the error to some requests, queue the others."""
