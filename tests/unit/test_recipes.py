@@ -456,6 +456,14 @@ def test_an_index_notifies_rows_of_its_source_or_nobody() -> None:
         by_key.notify_owners(t, "k")
 
 
+def test_what_no_recipe_can_be_of_is_refused_where_it_is_declared() -> None:
+    with pytest.raises(SchemaError, match="'by_key' is of 'days', whose rows are date"):
+        Index("by_key", Table("days", rows=DATE))  # type: ignore[arg-type]
+    for most in (0, -1):
+        with pytest.raises(SchemaError, match=f"at least one item, and not {most}"):
+            top(most)
+
+
 def test_a_program_without_a_measure_does_not_replace_contributions_to_it() -> None:
     """As of a newer program beside it: they would be counted once more when they come again."""
     older, newer = Table("source"), Table("source")

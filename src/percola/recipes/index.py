@@ -53,6 +53,11 @@ class Index(Recipe):
         *,
         due: WeakColumn[str] | None = None,
     ) -> None:
+        if source.rows is not str:
+            raise SchemaError(
+                f"The index {name!r} is of {source.name!r}, whose rows are {source.rows_name}: an "
+                "index has the rows of its source in its own, and so these must be str."
+            )
         if due is not None and due.table_name != source.name:
             raise SchemaError(
                 f"The index {name!r} notifies rows of {source.name!r}: `due` is a weak column of "

@@ -36,7 +36,7 @@ from functools import reduce
 from typing import Any, Final, Generic
 
 from percola.codecs import Codec
-from percola.errors import WrongTypeError
+from percola.errors import SchemaError, WrongTypeError
 from percola.observers.observer import observer
 from percola.recipes.applied import VALUES, Applied
 from percola.recipes.comparing import Claim, Comparison, Recipe, Scan
@@ -108,6 +108,8 @@ COUNTER: Final = Monoid("counter", lambda left, right: _count([left, right]), co
 
 def top(most: int) -> Monoid:
     """The `most` largest of all items. Contributions are lists of items."""
+    if most < 1:
+        raise SchemaError(f"A top list has at least one item, and not {most}.")
 
     def best(items: Iterable[Any]) -> list[Any]:
         return sorted(items, reverse=True)[:most]
