@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
@@ -87,7 +88,7 @@ def test_a_row_that_is_a_date_is_written_and_shown_as_one(repo: Repository) -> N
 def test_set_takes_negative_numbers_as_row_and_value(tmp_path: Path) -> None:
     """The row was taken for the value: "The table 'temps' has no column '7'"."""
     temps = Table("temps", rows=INT64)
-    noted = temps.column("noted", int)
+    noted, least = temps.column("noted", int), temps.column("least", float)
     with percola.open(tmp_path / "repo", [temps]) as repo:
         where = ("--repo", repo.address)
         assert call(*where, "set", "-5", "noted", "7").code == 0
@@ -96,6 +97,8 @@ def test_set_takes_negative_numbers_as_row_and_value(tmp_path: Path) -> None:
         assert call(*where, "set", "--file", tmp_path / "8", "-8", "noted").code == 0
         rows = [(row.key, row[noted]) for row in repo.snapshot().scan(temps)]
         assert rows == [(-8, 8), (-6, -7), (-5, 7)]
+        assert call(*where, "set", "-5", "least", "-Infinity").code == 0
+        assert repo.snapshot().get(least, -5) == -math.inf
         answer = call(*where, "set", "-5", "noted", "7", "-x")
         assert answer.code == 2 and "No such option" in answer.err
 

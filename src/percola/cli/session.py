@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
 
 import click
 
@@ -26,6 +26,8 @@ from percola.schema import Table
 from percola.transactions.snapshot import Snapshot
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_NEGATIVE: Final = re.compile(r"-(\.?\d|inf)", re.IGNORECASE)
 
 
 @dataclass
@@ -172,7 +174,7 @@ class NegativeNumbers(click.Command):
             others: list[str] = []
             for text in args:
                 is_value = bool(options) and options[-1] in taking
-                is_option = text[:1] == "-" and text != "-" and not re.match(r"-\.?\d", text)
+                is_option = text[:1] == "-" and text != "-" and not _NEGATIVE.match(text)
                 (options if is_value or is_option else others).append(text)
             args = [*options, "--", *others]
         return super().parse_args(ctx, args)
