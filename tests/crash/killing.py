@@ -32,7 +32,7 @@ from percola.store.base import (
     Put,
     RowMutation,
 )
-from tests.support.stores import PassingStore
+from percola.store.forwarding import ForwardingOneStepStore
 
 T = TypeVar("T")
 
@@ -44,7 +44,7 @@ At = tuple[str, int]
 _ACK = SYSTEM_MARK + b"ack:"
 
 
-class KillingStore(PassingStore):
+class KillingStore(ForwardingOneStepStore):
     """Kills its process with SIGKILL at one boundary, having told its name.
 
     Args:
@@ -65,6 +65,9 @@ class KillingStore(PassingStore):
         # Threads take turns at the boundaries, so that what has been told has happened.
         self._guard = threading.RLock()
         self.armed = False
+
+    def close(self) -> None:
+        """Whoever has opened the inner store closes it."""
 
     def boundary(self, name: str) -> None:
         """One more place at which a process may die; also for what no store does."""

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,32 @@ def test_make_alone_lists_every_target_with_what_it_does() -> None:
     assert targets
     for target in set(targets[1].split()) - {"help", "venv"}:
         assert re.search(rf"^make {target} +\S.* \S", listed, re.MULTILINE), target
+
+
+@pytest.mark.parametrize(
+    "module",
+    sorted(
+        {*re.findall(r"python -m (tests[\w.]*|benchmarks)", (ROOT / "Makefile").read_text("utf-8"))}
+    ),
+)
+def test_what_make_starts_finds_its_modules_without_the_paths_of_pytest(module: str) -> None:
+    """A program that is a package is its `__main__`."""
+    program = f"""
+import importlib, importlib.util
+found = importlib.util.find_spec("{module}")
+main = ".__main__" if found.submodule_search_locations else ""
+importlib.import_module("{module}" + main)
+"""
+    environment = {name: one for name, one in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("wrong", ["absent", "too old"])
