@@ -242,6 +242,14 @@ def test_little_words_need_not_be_there_unless_there_are_no_others(index: Tantiv
     assert index.search('"how" sort').total == 0
 
 
+@pytest.mark.parametrize("query", ["the who ?", "? the who", "the – who", "the 🎉 who", "the -x ?"])
+def test_what_has_no_word_in_it_does_not_make_little_words_needless(
+    index: TantivyIndex, query: str
+) -> None:
+    index.apply([document("https://a.example/1", "the who"), document("https://b.example/", "x")])
+    assert found(index.search(query)) == ["https://a.example/1"]
+
+
 @pytest.mark.parametrize("name", ["__init__", "$libdir", "stat_io", "$1"])
 def test_an_identifier_is_found_before_what_has_its_parts(index: TantivyIndex, name: str) -> None:
     parts = name.strip("_$").replace("_", " ")

@@ -161,6 +161,9 @@ def read(query: str, index: Vocabulary) -> Asked:
             clause.quoted,
         )
         (little if clause.little else sought).append(found)
+    if not sought:
+        # The others have no word: "the who ?".
+        sought, little = little, []
     return Asked(
         sought, excluded, addresses, little, "" if excluded or addresses else " ".join(named)
     )
