@@ -121,6 +121,22 @@ def test_empty_elements_and_character_data_of_xml_are_read_as_they_are_meant() -
     assert found.endswith("<title></title><p>café<br/>a &lt; b</p>")
 
 
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    "middle",
+    [b"<a" + b" " * 1_500_000 + b"<b>", b"<![CDATA[" * 170_000],
+    ids=["spaces in a tag", "sections without an end"],
+)
+def test_hostile_xml_is_read_at_once(middle: bytes) -> None:
+    found = decode_xml(b"<p><![CDATA[a < b]]></p>" + middle + b"<hr class=x />", "text/xml")
+    assert found == "<p>a &lt; b</p>" + middle.decode() + "<hr class=x />"
+
+
+def test_an_empty_element_keeps_its_attributes() -> None:
+    body = b"<i a='/'  /><i a=b/ ><b\n/><u/></u>"
+    assert decode_xml(body, "text/xml") == "<i a='/'></i><i a=b/ ><b></b><u></u></u>"
+
+
 def test_the_charset_of_the_header_goes_before_that_of_the_xml_declaration() -> None:
     body = "<?xml version='1.0' encoding='iso-8859-1'?><p>café</p>".encode()
     assert "café" in decode_xml(body, "application/xml; charset=utf-8")

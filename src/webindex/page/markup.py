@@ -48,7 +48,8 @@ _DAMAGE = "\ufffd"
 
 _XML_ENCODING = re.compile(rb"(?:\xef\xbb\xbf)?<\?xml[^>]*?\bencoding\s*=\s*[\"']([\w.:-]+)")
 _CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
-_EMPTY_ELEMENT = re.compile(r"<([A-Za-z_][\w.:-]*+)([^<>]*?)\s*+/>")
+# Possessive: a megabyte of spaces behind a name must not make this one backtrack.
+_EMPTY_ELEMENT = re.compile(r"<([A-Za-z_][\w.:-]*+)([^<>]*+)(?<=/)>")
 _VOID = frozenset(
     "area base br col embed hr img input link meta param source track wbr".split()  # noqa: SIM905
 )
@@ -109,13 +110,15 @@ def decode_xml(body: bytes, content_type: str | None) -> str:
         declared = _XML_ENCODING.match(body[:200])
         charset = declared[1].decode() if declared is not None else "utf-8"
         content_type = f"text/xml; charset={charset}"
-    text = _CDATA.sub(lambda found: escape(found[1], quote=False), decode(body, content_type))
+    # Behind the last end of a section each beginning of one would be followed to the end in vain.
+    sections, last, rest = decode(body, content_type).rpartition("]]>")
+    text = _CDATA.sub(lambda found: escape(found[1], quote=False), sections + last) + rest
     return _EMPTY_ELEMENT.sub(_closed, text)
 
 
 def _closed(tag: re.Match[str]) -> str:
     name = tag[1].lower()
-    return tag[0] if name in _VOID else f"<{tag[1]}{tag[2]}></{tag[1]}>"
+    return tag[0] if name in _VOID else f"<{tag[1]}{tag[2][:-1].rstrip()}></{tag[1]}>"
 
 
 def _text(body: bytes, codec: str) -> str:
