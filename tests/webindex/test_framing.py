@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import itertools
+import os
 import random
 from pathlib import Path
 
@@ -346,6 +347,16 @@ def test_a_folder_and_a_missing_file_are_named_as_such(tmp_path: Path) -> None:
         read_captures(tmp_path)
     with pytest.raises(NotAWarcError, match=r"There is no file .*missing\.warc\.gz"):
         read_captures(tmp_path / "missing.warc.gz")
+
+
+def test_a_pipe_is_named_as_such() -> None:
+    reading, writing = os.pipe()
+    try:
+        with pytest.raises(NotAWarcError, match=rf"/dev/fd/{reading} is a pipe.*save what it says"):
+            read_captures(f"/dev/fd/{reading}")
+    finally:
+        os.close(reading)
+        os.close(writing)
 
 
 def test_a_warc_whose_first_record_is_destroyed_is_still_a_warc(saved) -> None:

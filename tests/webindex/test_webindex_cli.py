@@ -28,7 +28,7 @@ from webindex.load.report import LoadReport
 from webindex.load.transaction import load_captures
 from webindex.observers.parse import parse
 from webindex.page.urls import page_row
-from webindex.sample import CHANGED_URL, CHANGED_WORDS
+from webindex.sample import CHANGED_URL, CHANGED_WORDS, sample_path
 from webindex.workers.processes import open_repository
 
 
@@ -352,6 +352,15 @@ def test_files_that_cannot_be_loaded_are_one_sentence_and_make_no_repository(
     (tmp_path / "text.warc").write_text("no WARC")
     assert is_error(call("load", "--repo", repo, tmp_path / "text.warc"), "text.warc")
     assert not repo.exists()
+
+
+@pytest.mark.parametrize("command", [("load",), ("rebuild",), ("verify", "--crawl")])
+def test_a_file_without_a_name_is_not_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(sample_path().parent)
+    assert is_error(call(*command, "", "--repo", tmp_path / "repo"), "names of WARC files is empty")
+    assert not (tmp_path / "repo").exists()
 
 
 @pytest.mark.parametrize("command", [("load",), ("rebuild",)])

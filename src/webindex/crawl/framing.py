@@ -123,6 +123,12 @@ def open_warc(path: str | Path) -> tuple[BinaryIO, bool]:
         raise NotAWarcError(f"There is no file {path}. {advice}") from None
     except OSError as error:
         raise NotAWarcError(f"{path} cannot be read: {error.strerror or error}.") from error
+    if not file.seekable():
+        file.close()
+        raise NotAWarcError(
+            f"{path} is a pipe or a terminal, and records are looked for in several places at a "
+            f"time: save what it says in a file. {advice}"
+        )
     try:
         return file, _is_gzip(file)
     except NotAWarcError as error:

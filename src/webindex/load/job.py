@@ -133,7 +133,13 @@ def warc_files(files: Iterable[str | os.PathLike[str]]) -> list[str]:
     Raises NotAWarcError if one of them is missing or is no WARC file, LoadError if there are none.
     """
     found: dict[str, None] = {}
-    for path in (os.path.abspath(os.fspath(one)) for one in files):
+    for name in map(os.fspath, files):
+        if not name:  # Not the current folder.
+            raise NotAWarcError(
+                "One of the names of WARC files is empty, as it is if a shell's variable is not "
+                "set: name files, or folders of them."
+            )
+        path = os.path.abspath(name)
         if not os.path.isdir(path):
             found[path] = None
             continue
