@@ -381,6 +381,20 @@ def test_a_damaged_index_says_so_and_what_to_do(tmp_path: Path, damage: str) -> 
         TantivyIndex(tmp_path)
 
 
+@pytest.mark.parametrize("kind", ["store", "fast", "pos", "term"])
+def test_an_index_of_which_a_file_lost_its_beginning_says_so(tmp_path: Path, kind: str) -> None:
+    with TantivyIndex(tmp_path) as index:
+        index.apply([document("a", "word")])
+    (file,) = tmp_path.glob(f"*.{kind}")
+    content = file.read_bytes()
+    file.write_bytes(content[len(content) // 2 :])
+    with (
+        pytest.raises(DamagedIndexError, match=r"damaged: .*reindex"),
+        TantivyIndex(tmp_path) as index,
+    ):
+        index.search("word")
+
+
 def test_an_index_that_is_damaged_while_it_is_open_says_so(
     index: TantivyIndex, tmp_path: Path
 ) -> None:

@@ -376,6 +376,10 @@ class TantivyIndex(ServingIndex):
                     "from the repository."
                 ) from error
             raise self._damaged(error) from error
+        except BaseException as error:
+            if _is_panic(error):
+                raise self._damaged(error) from error
+            raise
 
     def _check_empty(self, create: bool) -> None:
         names = os.listdir(self._folder)
@@ -420,9 +424,11 @@ class TantivyIndex(ServingIndex):
     def _reading(self, purpose: str) -> Iterator[None]:
         try:
             yield
-        except (ValueError, OSError) as error:
+        except BaseException as error:
             if _says_damaged(error):
                 raise self._damaged(error) from error
+            if not isinstance(error, ValueError | OSError):
+                raise
             raise IndexReadError(
                 f"Could not {purpose}, for the search index in {self._folder} could not be read: "
                 f"{error}. If it is lost, 'webindex reindex' makes it anew from the repository."
@@ -432,9 +438,11 @@ class TantivyIndex(ServingIndex):
     def _writing(self, size: int) -> Iterator[None]:
         try:
             yield
-        except (ValueError, OSError) as error:
+        except BaseException as error:
             if _says_damaged(error):
                 raise self._damaged(error) from error
+            if not isinstance(error, ValueError | OSError):
+                raise
             if "LockBusy" in str(error):
                 raise BusyIndexError(
                     f"Another program writes to the search index in {self._folder}. Nothing was "
@@ -534,5 +542,14 @@ def _filters(host: str | None, language: str | None, since: datetime.date | None
     return Filters(host, language, None if since is None else seconds(since.isoformat()))
 
 
-def _says_damaged(error: Exception) -> bool:
-    return "corrupt" in str(error).lower()
+def _says_damaged(error: BaseException) -> bool:
+    said = isinstance(error, ValueError | OSError) and "corrupt" in str(error).lower()
+    return said or _is_panic(error)
+
+
+def _is_panic(error: BaseException) -> bool:
+    """Whether Tantivy has met what it takes for impossible, as in a file that lost a part.
+
+    The class of this error is no `Exception`, and has no name that could be imported.
+    """
+    return type(error).__name__ == "PanicException"
