@@ -344,6 +344,23 @@ def test_a_damaged_search_index_is_one_sentence(folder: Path) -> None:
         assert is_error(call(name, "--repo", folder, argument), "damaged", "reindex")
 
 
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("", "place of the search index is empty"),
+        ("http://[x/pages", "is no URL"),
+        ("https://me:secret@\u2100.example/pages", "is no URL"),
+    ],
+)
+def test_a_place_of_the_search_index_that_is_none_is_one_sentence(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, place: str, said: str
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    answer = call("reindex", "--repo", folder, "--index", place)
+    assert is_error(answer, said) and "secret" not in answer.err
+
+
 def test_files_that_cannot_be_loaded_are_one_sentence_and_make_no_repository(
     tmp_path: Path,
 ) -> None:

@@ -42,7 +42,7 @@ from webindex.incomplete import refuse_half_built
 from webindex.observers.export import serving_document
 from webindex.serving.base import RefusedDocumentsError, ServingIndex
 from webindex.serving.located import move_to, open_place, search_place
-from webindex.serving.opensearch.address import PASSWORD, USER
+from webindex.serving.opensearch.address import PASSWORD, USER, Address
 from webindex.serving.tantivy.index import emptied
 from webindex.text_format import count
 from webindex.workers.processes import open_index, open_repository
@@ -118,15 +118,20 @@ def move(repo: Repository, place: str, note: Callable[[int], None] = lambda writ
     number of documents written so far.
 
     Raises:
-        WorkingError: the URL has a password, which would be recorded; or the index there has later
-            documents than the repository, or documents of another one only.
+        WorkingError: `place` is empty; the URL has a password, which would be recorded; or the
+            index there has later documents than the repository, or documents of another one only.
         RebuildError: the index is only half built.
         ServingError: the new place holds no index, or cannot be reached.
     """
     refuse_half_built(repo)
+    if not place:  # Not the current folder.
+        raise WorkingError(
+            "The place of the search index is empty, as it is if a shell's variable is not set: "
+            "name a folder or a URL."
+        )
     if "://" not in place:
         place = os.path.abspath(place)
-    elif urlsplit(place).password is not None:
+    elif Address.parse(place) and urlsplit(place).password is not None:
         raise WorkingError(
             "The place of the search index is recorded in the repository, and a password should "
             f"not be: leave it out of the URL, and set {USER} and {PASSWORD} for all processes."

@@ -57,7 +57,13 @@ class Address:
     @classmethod
     def parse(cls, url: str) -> Address:
         """Parse a URL; raises NotAnIndexError with a message that does not quote a password."""
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:  # Its message may quote the password.
+            raise NotAnIndexError(
+                "The place of the search index is no URL: that of an index on OpenSearch is "
+                "https://HOST:PORT/NAME, without brackets in HOST."
+            ) from None
         login, at, netloc = parts.netloc.rpartition("@")
         shown = f"{parts.scheme}://{netloc}{parts.path}"
         name = parts.path.strip("/")
