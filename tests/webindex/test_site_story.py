@@ -104,6 +104,8 @@ def test_a_story_leads_back_to_the_results_it_came_from(site: Served) -> None:
 def test_a_url_may_be_typed_without_its_scheme(site: Served) -> None:
     assert site.story("www.sqlite.org").words("h1") == "SQLite Home Page"
     assert site.page("/page").css_first("input[name=url]") is not None
+    asked = "www.sqlite.org/login?next=https://www.sqlite.org/"
+    assert site.story(asked, status=404).words("h1") == f"https://{asked}"
 
 
 @pytest.mark.parametrize("url", ["mailto://x", "https://", "ftp://a.example/", "http://a b/"])

@@ -56,6 +56,9 @@ URLS: Final = 10
 THREADS: Final = 8
 """Concurrent requests that read; others wait."""
 
+# The query of a URL may have another one in it.
+_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+
 log = logging.getLogger("webindex.site")
 
 _DETAILS: Final = frozenset({"letters", "details"})
@@ -136,7 +139,7 @@ class Site:
         url = asked.get("url", "").strip()
         if not url:
             return self.page("which.html", url="")
-        told = story.tell(self.repo, self.index, url if "://" in url else f"https://{url}")
+        told = story.tell(self.repo, self.index, url if _SCHEME.match(url) else f"https://{url}")
         incoming = _slice("in", told.in_links, told.url, asked) | {"more": told.in_links_more}
         outgoing = _slice("out", told.out_links, told.url, asked) | {"more": False}
         known = story.places(self.repo, [one.url for one in outgoing["links"]])
