@@ -9,6 +9,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
+from hashlib import sha1
 
 import pytest
 from warc_files import DATE, HTML, Crawl, captures, only, packed, page, pages, rejections, revisits
@@ -130,6 +131,24 @@ def test_a_body_is_delivered_without_its_encodings(saved, name: str) -> None:
     body = page(1, size=200_000)
     data = Crawl().add("https://example.org/", encode(body), http=HTML + headers).data
     assert only(read_captures(saved(data))).body == body
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+@pytest.mark.parametrize("ends", [(b"\n", b"\n"), (b"\r\n", b"\n"), (b"\n", b"\r\n")])
+def test_headers_whose_lines_end_as_only_browsers_read_them_are_headers(
+    saved, ends: tuple[bytes, bytes], compressed: bool
+) -> None:
+    line, last = ends
+    fields = (b"HTTP/1.1 200 OK", b"X-Robots-Tag: noindex", b"Content-Type: text/html")
+    body = b"<html>one\r\n\r\ntwo\n\nthree" + b"x" * 100
+    block = b"".join(field + line for field in fields) + last + body
+    digest = f"sha1:{sha1(block).hexdigest()}"
+    crawl = Crawl().raw(f"{_response()}\r\nWARC-Block-Digest: {digest}", block, gzip=compressed)
+    found = only(read_captures(saved(crawl.data)))
+    assert found.headers == {"x-robots-tag": "noindex", "content-type": "text/html"}
+    assert found.body == body and not found.truncated
+    assert (found.offset, found.length) == (0, len(crawl.data) - (0 if compressed else 4))
+    assert only(read_captures(saved(crawl.data), max_body=9)).body == body[:9]
 
 
 @pytest.mark.parametrize("name", ["chunked", "gzip", "x-gzip", "raw deflate", "gzip and chunked"])

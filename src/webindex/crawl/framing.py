@@ -37,6 +37,8 @@ _RECORD = re.compile(rb"WARC/\d\.\d{1,2}\r?\n")
 _RECORD_LINES = re.compile(rb"WARC/\d\.\d{1,2}\r?\n[A-Za-z][A-Za-z-]*:")
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
 _TRAILER = b"\r\n\r\n"
+_HTTP_END = re.compile(rb"\n\r?\n")
+_LINE_END = re.compile(rb"\r?\n")
 _CONTENT_LENGTH = re.compile(rb"\nContent-Length:[ \t]*(\d{1,18})[ \t]*\r?\n", re.IGNORECASE)
 
 READ_AHEAD = 256 << 10
@@ -412,6 +414,25 @@ def _with_length(data: bytes, length: int) -> bytes:
         return data
     number = str(length - blank_line.end()).encode()
     return data[: field.start(1)] + number + data[field.end(1) :]
+
+
+def with_crlf(data: bytes) -> bytes:
+    """The beginning of a record, with CRLF behind each line of its HTTP headers.
+
+    Some servers send LF alone, which browsers read as well. FastWARC does not: it would look for
+    the end of the headers in the body.
+    """
+    extent, blank_line = _extent(data), _BLANK_LINE.search(data, 0, _MAX_HEADER)
+    if extent is None or blank_line is None:
+        return data
+    start = blank_line.end()
+    end = _HTTP_END.search(data, start)
+    head = b"" if end is None else data[start : end.end()]
+    if head.count(b"\n") == head.count(b"\r\n"):
+        return data
+    spelt = _LINE_END.sub(b"\r\n", head)
+    added = len(spelt) - len(head)
+    return _with_length(data[:start] + spelt + data[start + len(head) :], extent + added)
 
 
 def _extent(head: bytes | bytearray) -> int | None:

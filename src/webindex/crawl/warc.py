@@ -38,6 +38,7 @@ from webindex.crawl.framing import (
     cuts,
     frames,
     open_warc,
+    with_crlf,
 )
 from webindex.crawl.http_body import cut_at_character, decode_leniently
 from webindex.crawl.resources import Kind, kind_of
@@ -347,6 +348,10 @@ def _capture(
             if _is_not_modified(record):
                 digest = None
             return Revisit(url, date, digest, frame.offset, frame.length, *_refers_to(record))
+        # Not before: the digest is that of the bytes as they are.
+        if (spelt := with_crlf(frame.data)) is not frame.data:
+            frame = replace(frame, data=spelt)
+            record = _open(spelt)
         http = _http_headers(record)
         status = http.status_code
         if status is None or not 200 <= status <= 999:
