@@ -380,6 +380,14 @@ def test_a_file_without_a_name_is_not_the_current_folder(
     assert not (tmp_path / "repo").exists()
 
 
+def test_a_file_whose_name_is_no_text_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "crawl").mkdir()
+    name = os.fsdecode(b"caf\xe9.warc.gz")
+    (tmp_path / "crawl" / name).write_bytes(sample_path().read_bytes())
+    answer = call("load", "--repo", tmp_path / "repo", tmp_path / "crawl")
+    assert is_error(answer, repr(name)[1:-1], "is not in UTF-8", "Nothing was loaded")
+
+
 @pytest.mark.parametrize("command", [("load",), ("rebuild",)])
 def test_a_folder_that_cannot_be_read_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]

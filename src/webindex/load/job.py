@@ -156,7 +156,10 @@ def warc_files(files: Iterable[str | os.PathLike[str]]) -> list[str]:
     wrong = []
     for path in found:
         try:
+            path.encode()  # A capture names its file.
             open_warc(path)[0].close()
+        except UnicodeEncodeError:
+            wrong.append(f"The path {path!r} is not in UTF-8: rename the file or its folder.")
         except NotAWarcError as error:
             wrong.append(str(error))
     if wrong:
