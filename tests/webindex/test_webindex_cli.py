@@ -293,6 +293,22 @@ def test_work_goes_on_past_what_it_cannot_process_and_says_so(
     assert answer.code == 3 and answer.json["dead_lettered"] == 1
 
 
+def test_work_until_idle_says_which_documents_the_search_index_refuses(
+    repo: Repository, folder: Path
+) -> None:
+    """It ended with 0, and nobody was told of a document that is not in search."""
+    with repo.transaction() as t:
+        row = f"{tables.exports.window_of(t.start_ts, 'c17')}/c17/{t.start_ts:020}"
+        said = {"key": "c17", "note": None, "why": "it is larger than a request may be."}
+        t.set(tables.exports.refused, row, said)
+    answer = call("work", "--repo", folder, "--until-idle")
+    assert answer.code == 3
+    told = "refuses 1 document, for example: it is larger than a request may be. 'webindex reindex'"
+    assert told in answer.out
+    answer = call("work", "--repo", folder, "--until-idle", "--json")
+    assert answer.code == 3 and answer.json["refused"] == 1
+
+
 def test_work_until_idle_does_not_wait_for_a_paused_observer(
     repo: Repository, folder: Path
 ) -> None:

@@ -25,6 +25,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from percola import Observer, PercolaError, Repository
+from webindex import tables
 from webindex.cli.crawl_docs import crawl_docs
 from webindex.cli.dev_opensearch import dev_opensearch
 from webindex.cli.explain import LISTED, print_story, story_json
@@ -96,7 +97,7 @@ _STEPS: Final = {
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 DEAD_LETTERED: Final = 3
-"""The exit status of `work --until-idle` if changes are dead-lettered."""
+"""The exit status of `work --until-idle` if changes are dead-lettered, or documents refused."""
 PAUSED: Final = 4
 """Its exit status if none is, and changes wait for observers that are paused."""
 STOPPED: Final = 5
@@ -232,8 +233,9 @@ def load(
 @click.option(
     "--until-idle",
     is_flag=True,
-    help="Stop when no work is left; with exit status 3 if changes are dead-lettered, else with 4 "
-    "if some wait for paused observers. With 5 if it is told to end before.",
+    help="Stop when no work is left; with exit status 3 if changes are dead-lettered, or documents "
+    "refused by the search index, else with 4 if some wait for paused observers. With 5 if it is "
+    "told to end before.",
 )
 def work(
     repo: str,
@@ -296,8 +298,11 @@ def work(
                     idle = run(fleet)
         summary = summarise(opened, since=before)
         failed, paused = opened.dead_lettered(), _waited_for(opened)
+        with opened.snapshot() as now:
+            refused = list(tables.exports.refusals(now))
         if as_json:
-            click.echo(json.dumps({**summary.to_json(), "dead_lettered": failed}))
+            counts = {"dead_lettered": failed, "refused": len(refused)}
+            click.echo(json.dumps({**summary.to_json(), **counts}))
         else:
             console.print(grid(summary.rows()))
             if failed:
@@ -307,14 +312,18 @@ def work(
                     f"see 'percola --repo {repo} failed'.",
                     style="yellow",
                 )
+            if refused:
+                told = f"The search index refuses {count(len(refused), 'document')}, for example: "
+                again = "'webindex reindex' tries again."
+                console.print(Text(f"{told}{harmless(refused[0].why)} {again}", style="yellow"))
             if paused:
                 console.print(
                     f"Changes wait for {', '.join(paused)}, paused: see 'percola --repo {repo} "
                     "observers'.",
                     style="yellow",
                 )
-    if until_idle and (failed or paused or not idle):
-        status = STOPPED if not idle else DEAD_LETTERED if failed else PAUSED
+    if until_idle and (failed or refused or paused or not idle):
+        status = STOPPED if not idle else DEAD_LETTERED if failed or refused else PAUSED
         click.get_current_context().exit(status)
 
 
