@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from selectolax.lexbor import LexborNode
 
 from webindex.crawl.warc import Capture
-from webindex.page import pages
+from webindex.page import links, pages
 from webindex.page.fingerprints import Sketch
 from webindex.page.links import Link
 from webindex.page.pages import MAX_TITLE, Page, parse
+from webindex.page.text import collapse
 from webindex.page.urls import BadUrlError, normalise
 
 URL = "https://shop.example.org/tea/green.html"
@@ -453,6 +454,25 @@ def test_elements_within_each_other_do_not_each_have_their_text_measured(
     parse(f"<body>{f'<div class={name}>' * 500}{HERONS}".encode(), URL, HTML)
     size = len(HERONS) - HERONS.count("<p>") * len("<p></p>")
     assert size < measured < 50 * size
+
+
+@pytest.mark.parametrize("tags", ["<h1><div>", "<dl><dt>", "<a href=/x><table><td>"])
+def test_elements_within_each_other_do_not_each_have_their_text_read(
+    monkeypatch: pytest.MonkeyPatch, tags: str
+) -> None:
+    read = 0
+
+    def count(text: str) -> str:
+        nonlocal read
+        read += len(text)
+        return collapse(text)
+
+    for module in (pages, links):
+        monkeypatch.setattr(module, "collapse", count)
+        monkeypatch.setattr(module, "MAX_BODY", 2 * len(HERONS), raising=False)
+    page = parse(f"<title>Birds</title><body>{tags * 400}{HERONS}".encode(), URL, HTML)
+    assert page.text.count("herons") == 20
+    assert len(HERONS) < read < 50 * len(HERONS)
 
 
 def test_headings_within_each_other_do_not_each_look_at_all_that_is_above(

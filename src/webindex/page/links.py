@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 from selectolax.lexbor import LexborHTMLParser, LexborNode
 
+from webindex.page.markup import MAX_BODY
 from webindex.page.text import collapse
 from webindex.page.urls import resolve
 
@@ -74,6 +75,7 @@ def extract_links(
     """
     found: dict[str, _Target] = {}
     resolved: dict[str, str | None] = {}
+    read = 0
     # Most pages have many links into the page itself; the parser skips them fastest.
     for node in tree.css(_ELSEWHERE if base == page_url else _ALL):
         attributes = node.attributes
@@ -91,8 +93,13 @@ def extract_links(
             target = found[url] = _Target({}, rel)
         elif _TRUST[rel] < _TRUST[target.rel]:
             target.rel = rel
-        if len(target.anchors) < MAX_ANCHORS and (anchor := _anchor(node, attributes)):
-            target.anchors[anchor] = None
+        # Of links within each other, each has the text of all that it holds.
+        if len(target.anchors) < MAX_ANCHORS and read <= MAX_BODY:
+            # Without the space the texts of adjacent blocks would run together.
+            words = node.text(separator=" ")
+            read += len(words)
+            if anchor := _anchor(node, words, attributes):
+                target.anchors[anchor] = None
     for url in alternates:
         if len(found) == MAX_LINKS:
             break
@@ -126,9 +133,8 @@ def _rel(value: str | None) -> Rel:
     return "ugc" if "ugc" in said else "follow"
 
 
-def _anchor(node: LexborNode, attributes: dict[str, str | None]) -> str:
-    # A space between text nodes: without it, the texts of adjacent blocks would run together.
-    words = collapse(node.text(separator=" "))
+def _anchor(node: LexborNode, text: str, attributes: dict[str, str | None]) -> str:
+    words = collapse(text)
     if not words:
         images = [image.attributes.get("alt") for image in node.css("img[alt]")]
         words = collapse(" ".join(alt for alt in images if alt) or attributes.get("alt") or "")

@@ -24,7 +24,7 @@ from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser, LexborNod
 from webindex.page import fingerprints
 from webindex.page.link_header import canonical_of
 from webindex.page.links import Link, extract_links, plain_links
-from webindex.page.markup import decode, decode_xml, media_type
+from webindex.page.markup import MAX_BODY, decode, decode_xml, media_type
 from webindex.page.outer_blocks import outer_blocks
 from webindex.page.text import collapse
 from webindex.page.urls import normalise, resolve
@@ -400,15 +400,23 @@ def _outline(tree: LexborHTMLParser) -> tuple[tuple[str, ...], float]:
         return (), 0.0
     elsewhere = 'a[href]:not([href^="#"])'
     headings: dict[str, None] = {}
+    read = 0
     for node in tree.css("h1, h2, h3, h4, h5, h6, dt"):
-        if len(headings) == MAX_HEADINGS:
+        # Of headings within each other, each has the text of all that it holds.
+        if len(headings) == MAX_HEADINGS or read > MAX_BODY:
             break
+        words = node.text(separator=" ")
+        read += len(words)
         if node.tag != "dt" or node.css_first(elsewhere) is None:
-            headings[collapse(node.text(separator=" "))[:MAX_TITLE].strip(" ¶#")] = None
+            headings[collapse(words)[:MAX_TITLE].strip(" ¶#")] = None
     headings.pop("", None)
-    words = len(collapse(body.text(separator=" ")))
-    linked = sum(len(collapse(node.text(separator=" "))) for node in body.css(elsewhere))
-    return tuple(headings), round(min(1.0, linked / max(1, words)), 2)
+    size = max(1, len(collapse(body.text(separator=" "))))
+    linked = 0
+    for node in body.css(elsewhere):
+        linked += len(collapse(node.text(separator=" ")))
+        if linked >= size:
+            break
+    return tuple(headings), round(min(1.0, linked / size), 2)
 
 
 def _remove_named(tree: LexborHTMLParser, but: str | None = None) -> bool:
