@@ -13,6 +13,7 @@ from site_client import CANONICAL, DUPLICATE, Page, Served, article, empty, made
 
 from percola import RepositoryError
 from percola.serve import HEADERS, MAX_TARGET, Names, duration, is_loopback, listen
+from webindex.serving.located import LocatedIndex
 from webindex.serving.naming import telling
 from webindex.serving.query import MAX_CHARACTERS
 from webindex.serving.tantivy.index import emptied
@@ -113,6 +114,22 @@ def test_a_misspelt_query_shows_what_was_meant_and_leads_back(site: Served) -> N
     assert page.all(".hit h2") == site.page("/", q="database optimizer").all(".hit h2")
     exact = site.page(page.link(".meant a"))
     assert not exact.css(".hit") and "exactly=1" in page.link(".meant a")
+
+
+def test_similar_words_are_looked_for_once_a_page(
+    site: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def suggest(index: LocatedIndex, query: str) -> str | None:
+        asked.append(query)
+        return suggested(index, query)
+
+    suggested = LocatedIndex.suggest
+    monkeypatch.setattr(LocatedIndex, "suggest", suggest)
+    page = site.page("/", q="databse zzzzqqq xxxxqqq")
+    assert page.words(".meant") == "Did you mean database zzzzqqq xxxxqqq?"
+    assert asked == ["databse zzzzqqq xxxxqqq"]
 
 
 def test_hits_of_one_site_are_folded_on_a_page_and_stay_within_reach(site: Served) -> None:

@@ -78,10 +78,14 @@ def differences(one: str, other: str) -> int:
 
 
 class Respelt(NamedTuple):
-    """The results of a search, and the query that they are of if it is not the one typed."""
+    """The results of a search, and the query that they are of if it is not the one typed.
+
+    If they are of the one typed, and none of them has all its words, `meant` is the suggestion.
+    """
 
     results: SearchResults
     query: str | None = None
+    meant: str | None = None
 
 
 def search_respelt(index: ServingIndex, query: str, **options: Any) -> Respelt:
@@ -97,4 +101,4 @@ def search_respelt(index: ServingIndex, query: str, **options: Any) -> Respelt:
         return Respelt(results)
     better = index.search(meant, partly=True, **options)
     whole = better.total and better.matched >= better.words
-    return Respelt(better, meant) if whole else Respelt(results)
+    return Respelt(better, meant) if whole else Respelt(results, meant=meant)

@@ -153,7 +153,7 @@ def search(index: ServingIndex, parameters: Mapping[str, str]) -> Search:
     if asked.exactly:
         found = index.search(query, partly=True, **options)
     else:
-        found, asked.respelt = search_respelt(index, query, **options)
+        found, asked.respelt, asked.meant = search_respelt(index, query, **options)
     asked.seconds = time.perf_counter() - began
     asked.hits, asked.total = found.hits, found.total
     asked.words, asked.matched = found.words, found.matched
@@ -161,7 +161,7 @@ def search(index: ServingIndex, parameters: Mapping[str, str]) -> Search:
     asked.languages = _choices(index, asked, "language")
     asked.periods = _periods(asked)
     asked.steps = _steps(asked)
-    if not asked.respelt and (not found.total or found.matched < found.words):
+    if asked.exactly and (not found.total or found.matched < found.words):
         asked.meant = index.suggest(query)
     if not found.total:
         asked.hint = hint_for(query)
