@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from chains import WORDS, Chain, page
 from warc_files import HTML, Crawl
+from web_commands import call
 
 from webindex import tables
 from webindex.crawl.sitemaps import MAX_SITEMAP, gunzipped
@@ -20,7 +21,7 @@ from webindex.load.transaction import load_captures
 from webindex.observers import sitemaps
 from webindex.observers.frontier import listed_row
 from webindex.page.sitemaps import MOST_ENTRIES, urls_in
-from webindex.page.urls import page_row
+from webindex.page.urls import host, page_row
 from webindex.reports import frontier, tell
 from webindex.takedown.removing import remove
 
@@ -175,6 +176,17 @@ def test_what_a_sitemap_lists_is_in_the_frontier_behind_what_is_linked_and_is_no
     with empty.repo.snapshot() as now:
         entries = [row.key for row in now.scan(tables.frontier, prefix="ls/")]
     assert set(entries) == {listed_row(page_row(url)) for url in (A, B)}
+
+
+@pytest.mark.parametrize(("observer", "rows"), [("list_urls", 1), ("list_url", 2)])
+def test_the_sitemaps_of_a_host_are_looked_at_again(empty: Chain, observer: str, rows: int) -> None:
+    load(empty, sitemap(xml(A, B)))
+    empty.work()
+    for name, marked in ((host(MAP), rows), ("other.example", 0)):
+        said = call("rerun", "--repo", empty.repo.address, observer, "--host", name, "--json")
+        assert (said.code, said.json) == (0, {"observer": observer, "rows": marked})
+    assert empty.work()[observer] == rows
+    assert sorted(listed(empty)) == sorted([A, B])
 
 
 def test_a_newer_capture_of_a_sitemap_and_its_removal_take_back_what_it_listed(

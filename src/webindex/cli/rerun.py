@@ -21,7 +21,10 @@ from webindex.rendering import tables as rendering
 from webindex.text_format import count
 from webindex.workers.processes import build_observers, open_index, open_repository
 
-_NAMED_AS_PAGES: Final = (tables.pages, tables.aliases, tables.inlinks, rendering.resources)
+_NAMED_AS_PAGES: Final = (
+    *(tables.pages, tables.aliases, tables.inlinks, tables.sitemaps, tables.listed),
+    rendering.resources,
+)
 
 
 @click.command("rerun")
