@@ -131,11 +131,14 @@ def move(repo: Repository, place: str, note: Callable[[int], None] = lambda writ
         )
     if "://" not in place:
         place = os.path.abspath(place)
-    elif Address.parse(place) and urlsplit(place).password is not None:
-        raise WorkingError(
-            "The place of the search index is recorded in the repository, and a password should "
-            f"not be: leave it out of the URL, and set {USER} and {PASSWORD} for all processes."
-        )
+    else:
+        Address.parse(place)  # It says what is wrong with a URL.
+        if urlsplit(place).password is not None:
+            raise WorkingError(
+                "The place of the search index is recorded in the repository, and a password "
+                f"should not be: leave it out of the URL, and set {USER} and {PASSWORD} for all "
+                "processes."
+            )
     with open_place(place) as index:
         others = check_owned(repo, index, place)
         if others and len(others) == index.count():

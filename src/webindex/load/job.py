@@ -133,7 +133,7 @@ def warc_files(files: Iterable[str | os.PathLike[str]]) -> list[str]:
     Raises NotAWarcError if one of them is missing or is no WARC file, LoadError if there are none.
     """
     found: dict[str, None] = {}
-    for name in map(os.fspath, files):
+    for name in (os.fspath(one) for one in files):
         if not name:  # Not the current folder.
             raise NotAWarcError(
                 "One of the names of WARC files is empty, as it is if a shell's variable is not "
