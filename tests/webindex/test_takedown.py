@@ -180,6 +180,20 @@ def test_a_prefix_is_removed_and_nothing_beside_it(chain: Chain) -> None:
     chain.verify()
 
 
+def test_a_host_covers_schemes_and_ports_and_a_url_covers_itself_alone() -> None:
+    twins = ("http://a.example/x", "https://a.example:8443/x", "https://a.example/x/")
+    others = ("https://www.a.example/x", "https://a.example.org/x")
+    covered = {
+        kind: [one for one in (*twins, *others) if scope_of(kind, text).covers(one)]
+        for kind, text in (
+            ("host", "a.example"),
+            ("url", "https://a.example/x"),
+            ("prefix", "https://a.example/x"),
+        )
+    }
+    assert covered == {"host": [*twins], "url": [], "prefix": ["https://a.example/x/"]}
+
+
 def test_a_long_prefix_finds_rows_that_are_cut(empty: Chain) -> None:
     long = f"https://leak.example/{'x' * 400}"
     empty.process([page(f"{long}/1", "<p>one"), page(f"{long[:-1]}y", "<p>two")])
