@@ -148,7 +148,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Three processes (`make test`). What runs Spark stays together: a session takes time to start.
+    """A few processes (`make test`). What runs Spark stays together: a session takes time to start.
 
     Percola's own tests on Spark are one piece, the index's the other. The store on HBase has a JVM
     in its process: one process runs nothing else, and mostly waits. All the rest goes by files to

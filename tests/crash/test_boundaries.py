@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from effort import mostly_long
 
 from tests.crash.boundaries import Scenario, check_all_fired, kill_everywhere
 from tests.crash.broken import BROKEN
@@ -14,7 +15,7 @@ from tests.crash.scenarios import SCENARIOS
 
 
 @pytest.mark.parametrize(
-    "scenario", [*SCENARIOS, *EXPORTS], ids=lambda one: one.name.replace(" ", "-")
+    "scenario", [*SCENARIOS, *mostly_long(EXPORTS)], ids=lambda one: one.name.replace(" ", "-")
 )
 def test_killed_at_any_boundary_all_is_as_if_it_had_not_been_there_or_had_gone_on(
     nursery: Nursery, scenario: Scenario, scratch: Path
