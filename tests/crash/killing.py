@@ -67,7 +67,7 @@ class KillingStore(ForwardingOneStepStore):
         self.armed = False
 
     def close(self) -> None:
-        """Whoever has opened the inner store closes it."""
+        """Nothing: `boundaries.opened` closes the inner store."""
 
     def boundary(self, name: str) -> None:
         """One more place at which a process may die; also for what no store does."""

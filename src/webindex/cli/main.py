@@ -101,7 +101,7 @@ DEAD_LETTERED: Final = 3
 PAUSED: Final = 4
 """Its exit status if none is, and changes wait for observers that are paused."""
 STOPPED: Final = 5
-"""Its exit status if it was told to end before nothing was left to do."""
+"""Its exit status if it was told to end while work was left."""
 
 errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
