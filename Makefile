@@ -33,6 +33,7 @@ setup: venv ## install everything into .venv; Java, a C compiler, Chromium, emul
 	@scripts/chromium.sh install >/dev/null || true
 	@scripts/bigtable_emulator.sh >/dev/null || true
 	@bash src/percola/devcluster/hbase_jars.sh install >/dev/null || true
+	@$(BIN)/python -m tests.support.spark_classes || true
 
 native: venv ## build the native engine of the store on LMDB, and show why it fails if it does
 	@scripts/native.sh --errors

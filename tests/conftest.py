@@ -16,6 +16,7 @@ import effort
 import hypothesis
 import needs
 import pytest
+import spark_classes
 
 from percola.devcluster import jars
 
@@ -144,6 +145,9 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["JAVA_HOME"] = home
     for options in _JAVA_OPTIONS:
         os.environ.setdefault(options, _SHORT_LIVED_JAVA)
+    archive = spark_classes.options(_java("describe"))
+    if archive not in os.environ["SPARK_SUBMIT_OPTS"]:  # A worker inherits them.
+        os.environ["SPARK_SUBMIT_OPTS"] += f" {archive}"
 
 
 @pytest.hookimpl(optionalhook=True)

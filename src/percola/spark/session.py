@@ -24,7 +24,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
@@ -50,23 +49,10 @@ _INSTALL: Final = (
 )
 
 _DRIVER_MEMORY: Final = "768m"
-_LOG4J2: Final = """\
-rootLogger.level = error
-rootLogger.appenderRef.console.ref = console
-appender.console.type = Console
-appender.console.name = console
-appender.console.target = SYSTEM_ERR
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{yyyy-MM-dd HH:mm:ss} Spark %p %c{1}: %m%n%ex
-# Without a level of its own that equals the root's, it announces that it changes the root's.
-logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
-logger.gateway.level = error
-# What they report is either retried or raised in the driver.
-logger.executor.name = org.apache.spark.executor.Executor
-logger.executor.level = off
-logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
-logger.tasks.level = off
-"""
+_LOGGING: Final = Path(__file__).with_name("log4j2.properties")
+# It does not exist. A folder of its own for each session would make each class path another one,
+# and Java can take the classes of Spark from an archive (CDS) only on the class path of the dump.
+_NO_CONF: Final = Path(__file__).with_name("no-spark-conf")
 # Spark's launcher requests the module, and no JVM option suppresses the warning.
 _NOTICE: Final = "WARNING: Using incubator modules:"
 _PIPE_BYTES: Final = 1 << 20
@@ -243,6 +229,12 @@ class _Started:
             conf.set("spark.driver.memory", _DRIVER_MEMORY)
         for name, value in config.items():
             conf.set(name, value)
+        if here:
+            for role in ("driver", "executor"):
+                # The first options, so that those of `config` override them.
+                options = f"spark.{role}.defaultJavaOptions"
+                logging_from = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
+                conf.set(options, f"{logging_from} {conf.get(options, '')}".strip())
         self._context: SparkContext | None = None
         self._gateway: Any = None
         self._output = _Output() if here else None
@@ -352,29 +344,27 @@ class _Output:
 def _environment(java: Path, *, local: bool) -> Iterator[None]:
     """Set the environment of the JVM and its Python workers for the block."""
     before = dict(os.environ)
-    with tempfile.TemporaryDirectory(prefix="percola-spark-") as folder:
-        if os.environ.get("JAVA_HOME") and not java.is_relative_to(os.environ["JAVA_HOME"]):
-            del os.environ["JAVA_HOME"]  # It is invalid; the Java on the PATH is used.
-        if local:
-            (Path(folder) / "log4j2.properties").write_text(_LOG4J2)
-            # pip's PySpark includes Spark, and does not work with another version.
-            if (Path(pyspark.__file__).parent / "jars").is_dir():
-                os.environ.pop("SPARK_HOME", None)
-            os.environ.update(
-                SPARK_CONF_DIR=folder,
-                SPARK_LOCAL_IP="127.0.0.1",
-                PYSPARK_PYTHON=sys.executable,
-                PYTHONPATH=os.pathsep.join(os.path.abspath(one) for one in sys.path),
-            )
-        try:
-            yield
-        finally:
-            # Restore only these: PySpark sets other variables, which must stay.
-            for name in ("JAVA_HOME", "PYTHONPATH", "PYSPARK_PYTHON", *_SPARK_VARIABLES):
-                if name in before:
-                    os.environ[name] = before[name]
-                else:
-                    os.environ.pop(name, None)
+    if os.environ.get("JAVA_HOME") and not java.is_relative_to(os.environ["JAVA_HOME"]):
+        del os.environ["JAVA_HOME"]  # It is invalid; the Java on the PATH is used.
+    if local:
+        # pip's PySpark includes Spark, and does not work with another version.
+        if (Path(pyspark.__file__).parent / "jars").is_dir():
+            os.environ.pop("SPARK_HOME", None)
+        os.environ.update(
+            SPARK_CONF_DIR=str(_NO_CONF),
+            SPARK_LOCAL_IP="127.0.0.1",
+            PYSPARK_PYTHON=sys.executable,
+            PYTHONPATH=os.pathsep.join(os.path.abspath(one) for one in sys.path),
+        )
+    try:
+        yield
+    finally:
+        # Restore only these: PySpark sets other variables, which must stay.
+        for name in ("JAVA_HOME", "PYTHONPATH", "PYSPARK_PYTHON", *_SPARK_VARIABLES):
+            if name in before:
+                os.environ[name] = before[name]
+            else:
+                os.environ.pop(name, None)
 
 
 def _silence_py4j(silent: bool) -> None:
