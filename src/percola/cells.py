@@ -407,7 +407,7 @@ class DeadLetter(NamedTuple):
         column: the column of the change, which the failed entry has in its row.
         attempts: how many have failed.
         at_ms: when the last one failed, in milliseconds since the epoch.
-        error: the last line of `traceback`.
+        error: the exception, with the first line of its message.
         traceback: that of the last attempt.
     """
 

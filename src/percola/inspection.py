@@ -238,7 +238,7 @@ class Failure:
         observer: its name.
         attempts: how often it was tried.
         at_ms: when it was dead-lettered, in milliseconds since the epoch.
-        error: the last line of its traceback.
+        error: the exception that the last attempt raised, with the first line of its message.
         traceback: the whole traceback.
     """
 

@@ -347,6 +347,39 @@ def test_a_worker_whose_repository_is_closed_ends_with_an_error(
         running.result(DEADLINE)
 
 
+def _noted(error: Exception) -> Exception:
+    error.add_note("a note")
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (ValueError("two fields:\n  price: missing\nSee https://errors.example/2"), "two fields:"),
+        (_noted(ValueError("no price")), "no price"),
+        (ExceptionGroup("two fields", [ValueError("price"), KeyError("name")]), "two fields"),
+        (SyntaxError("no price", ("formula", 1, 2, "a b", 1, 3)), "no price"),
+        (ValueError(), ""),
+    ],
+    ids=["lines", "note", "group", "syntax", "nothing"],
+)
+def test_n5_a_dead_letter_tells_what_was_raised_whatever_ends_its_traceback(
+    error: Exception, told: str
+) -> None:
+    repo = percola.open("memory:", TABLES)
+
+    @observer(contents)
+    def measure(t: Transaction, row: str) -> None:
+        raise error
+
+    write(repo, "bad")
+    Worker(repo, [measure], **QUICK).run_until_idle()
+    [failure] = failures(repo)
+    assert failure.error.startswith(type(error).__name__) and told in failure.error
+    assert failure.traceback.startswith(("Traceback", "  + Exception Group Traceback"))
+    assert told in failure.traceback
+
+
 def test_n5_a_failure_whose_message_is_longer_than_a_value_may_be_is_dead_lettered(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

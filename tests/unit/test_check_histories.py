@@ -17,7 +17,7 @@ from percola import Repository, Transaction, inspection
 from percola.cells import Cell, Kind
 from percola.errors import TransientError
 from percola.maintenance.check import Counts, Severity, check
-from percola.observers.failures import DirtyCell, Failures
+from percola.observers.failures import DirtyCell, Failures, Story
 from percola.observers.metrics import WorkerMetrics
 from tests.unit.checked import LARGE, TABLES, bal, broken, contents, measure, recluster
 
@@ -122,7 +122,7 @@ class World:
                     fails = Failures(repo.context, WorkerMetrics(), Random(0), **once)
                     dirty = DirtyCell.of(cell_of(contents, detail), entries)
                     answers = {dirty.cell: dirty.notified}
-                    fails.failed(broken, [dirty], answers, "Traceback\nValueError: x")
+                    fails.failed(broken, [dirty], answers, Story.of(ValueError("x")))
 
 
 walked: Counter[str] = Counter()

@@ -187,7 +187,7 @@ def failed() -> None:
 @failed.command("list")
 @click.option("--observer", metavar="NAME", help="Only this observer's.")
 @click.option(
-    "--traceback/--no-traceback", default=True, help="Show tracebacks, or only their last lines."
+    "--traceback/--no-traceback", default=True, help="Show tracebacks, or only what was raised."
 )
 @common
 @click.pass_obj

@@ -35,9 +35,10 @@ from __future__ import annotations
 import logging
 import math
 import random
+import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from percola.cells import (
     HANDLED,
@@ -66,7 +67,7 @@ _NO_ATTEMPTS: Final = Attempts(0, 0)
 _STORY: Final = 50_000
 """The most characters of a traceback that are logged and kept: it may quote a whole value."""
 _LINE: Final = 1_000
-"""The most characters of its last line."""
+"""The most characters of the line that says what was raised."""
 _NOBODY: Final[frozenset[str]] = frozenset()
 
 
@@ -100,6 +101,27 @@ class DirtyCell:
     def newest(self) -> int:
         """The timestamp of the newest change."""
         return self.notified[0]
+
+
+class Story(NamedTuple):
+    """What is known of a failed attempt.
+
+    Attributes:
+        error: the exception and the first line of its message. The last line of the traceback may
+            be any line of the message, a note, or the frame of a group.
+        traceback: the whole traceback.
+    """
+
+    error: str
+    traceback: str
+
+    @classmethod
+    def of(cls, error: BaseException) -> Story:
+        """That of an exception, which was caught just now."""
+        # A SyntaxError has the place in the code before it, indented.
+        said = [one for one in traceback.format_exception_only(error) if not one.startswith(" ")]
+        lines = "".join(said).strip().splitlines() or [type(error).__name__]
+        return cls(lines[0].rstrip(), "".join(traceback.format_exception(error)))
 
 
 class Failures:
@@ -174,9 +196,9 @@ class Failures:
         one: Observer[Any],
         changes: Sequence[DirtyCell],
         answers: Mapping[Cell, Sequence[int]],
-        story: str,
+        story: Story,
     ) -> bool:
-        """Record a failed attempt with its traceback, `story`.
+        """Record a failed attempt.
 
         It counts for all `changes`, the dirty cells of one row; the observer was run for the first.
         Each change that has used up its attempts is dead-lettered, and its notify entries in
@@ -190,7 +212,8 @@ class Failures:
         following = "" if counts[0] >= self._attempts else f", the next one in {wait:.2f} s"
         log.warning(
             "observer %s failed on %s, attempt %d of %d%s:\n%s",
-            *(one.name, changes[0].cell, counts[0], self._attempts, following, _shortened(story)),
+            *(one.name, changes[0].cell, counts[0], self._attempts, following),
+            _shortened(story.traceback),
         )
         dead: list[bool] = []
         for dirty, count in zip(changes, counts, strict=True):
@@ -207,7 +230,7 @@ class Failures:
         one: Observer[Any],
         dirty: DirtyCell,
         answered: Sequence[int],
-        story: str,
+        story: Story,
         count: int,
     ) -> bool:
         """Put a `failed` entry with the traceback, and remove the notify entries `answered`.
@@ -217,11 +240,10 @@ class Failures:
         another worker has answered that change in the meantime.
         """
         cell, newest = dirty.cell, dirty.newest
-        last_line = story.strip().splitlines()[-1]
         column, now_ms = cell.column.decode(), self._clock.wall_ms()
-        if len(last_line) > _LINE:
-            last_line = last_line[:_LINE] + "…"
-        letter = DeadLetter(one.name, column, count, now_ms, last_line, _shortened(story))
+        error = story.error if len(story.error) <= _LINE else story.error[:_LINE] + "…"
+        told = _shortened(story.traceback)
+        letter = DeadLetter(one.name, column, count, now_ms, error, told)
         failed = _failed_cell(one, cell)
         changes: list[Put | Delete] = [
             Put(Kind.FAILED, failed.column, newest, encode_dead_letter(letter))
@@ -236,7 +258,7 @@ class Failures:
             changes.append(self._record(dirty))
         if not self._change(dirty, changes):
             return False
-        log.error("observer %s was dead-lettered on %s: %s", one.name, cell, last_line)
+        log.error("observer %s was dead-lettered on %s: %s", one.name, cell, error)
         self._metrics.dead_lettered.labels(one.name).inc()
         return True
 

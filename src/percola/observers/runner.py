@@ -48,7 +48,7 @@ from percola.errors import (
 )
 from percola.gc.retention_holds import RETENTION
 from percola.observers.draw_times import DrawTimes
-from percola.observers.failures import DirtyCell, Failures
+from percola.observers.failures import DirtyCell, Failures, Story
 from percola.observers.observer import Observer, Observers, ObserverTransaction, Watch
 from percola.observers.pausing import PausedNames
 from percola.store.counting import calling_for
@@ -414,11 +414,10 @@ class Runner:
             if run.is_given_up():
                 raise GivenUpError from None
             raise
-        except BaseException:  # Such as asyncio.CancelledError: it is the function's.
+        except BaseException as error:  # Such as asyncio.CancelledError: it is the function's.
             if run.is_given_up():
                 raise GivenUpError from None
-            story = traceback.format_exc()
-            dead = self.failures.failed(one, run.dirty, run.answers, story)
+            dead = self.failures.failed(one, run.dirty, run.answers, Story.of(error))
             return Outcome.DEAD if dead else Outcome.LATER
         finally:
             with self._guard:
@@ -507,7 +506,7 @@ class Runner:
             if isinstance(error, TransientError):
                 self._metrics.conflicts.labels(one.name).inc()
             elif called and len(joined) == 1:
-                self.failures.failed(one, run.dirty, run.answers, traceback.format_exc())
+                self.failures.failed(one, run.dirty, run.answers, Story.of(error))
         else:
             if runs:
                 self._metrics.committed(one.name, runs, self._clock.monotonic() - began)
@@ -625,7 +624,8 @@ class Runner:
             where = "".join(traceback.format_stack(frame)) if frame else ""
             if run.transaction is not None:
                 run.transaction.give_up(why)
-            story = f"It still ran here after {most:g} s:\n{where}ObserverTimeoutError: {why}"
+            error = f"ObserverTimeoutError: {why}"
+            story = Story(error, f"It still ran here after {most:g} s:\n{where}{error}")
             self._metrics.failures.labels(name).inc()
             for dirty in run.dirty:
                 answered = run.answers[dirty.cell]

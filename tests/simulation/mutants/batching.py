@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from percola.cells import Cell, Kind, ack_column, encode_ts
+from percola.observers.failures import Story
 from percola.observers.observer import Notified, Observer
 from percola.observers.runner import Row, Runner
 from percola.observers.scanner import Scanner
@@ -103,15 +104,15 @@ def batch_answers_before_commit(seams: Seams) -> None:
 @BATCHING.mutant("batch-fails-together", "N5", Batches, kinds=HARMLESS)
 def batch_fails_together(seams: Seams) -> None:
     """If one row of a batch raises, all its rows are dead-lettered."""
-    story = [""]
+    story: list[Story | None] = [None]
 
     @seams.replaces(Observer, "run_batch")
     def run_batch(original: Any, *args: Any) -> Any:
-        story[0] = ""
+        story[0] = None
         try:
             return original(*args)
         except ValueError as error:
-            story[0] = f"ValueError: {error}"
+            story[0] = Story.of(error)
             raise
 
     @seams.replaces(Runner, "work_batch")
