@@ -6,6 +6,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -345,6 +346,29 @@ def test_a_worker_whose_repository_is_closed_ends_with_an_error(
     ground.store.close()
     with pytest.raises(RepositoryClosedError):
         running.result(DEADLINE)
+
+
+@pytest.mark.parametrize("dedicated", [False, True])
+def test_a_worker_whose_repository_is_closed_while_it_holds_a_row_says_so(
+    tmp_path: Path, dedicated: bool
+) -> None:
+    """In a folder its locks have gone with the repository, and are not given back again."""
+    repo = percola.open(tmp_path / "r", TABLES)
+    runs, go_on = threading.Event(), threading.Event()
+
+    @observer(contents, dedicated=dedicated)
+    def measure(t: Transaction, row: str) -> None:
+        runs.set()
+        assert go_on.wait(DEADLINE)
+
+    worker = Worker(repo, [measure], threads=1)
+    worker.start()
+    write(repo, "a")
+    assert runs.wait(DEADLINE)
+    repo.close()
+    go_on.set()
+    with pytest.raises(RepositoryClosedError):
+        worker.stop()
 
 
 def _noted(error: Exception) -> Exception:

@@ -365,6 +365,7 @@ class LocalCoordination(Coordination):
             for token in list(self._fifos):
                 self._close_fifo(token)
             rows_fd, self._rows_fd = self._rows_fd, -1
+            self._rows.clear()  # A worker may still run, and gives back what it believes to hold.
             if rows_fd >= 0:
                 os.close(rows_fd)
             active_slots, self._active_slots = self._active_slots, None
