@@ -31,7 +31,8 @@ from commands import (
 )
 
 import percola
-from percola import Repository
+from percola import Repository, Table
+from percola.catalog import RUNS
 
 __all__ = ["folder", "repo"]
 
@@ -61,6 +62,30 @@ def test_an_address_that_could_mean_several_or_none_is_refused(repo: Repository)
     assert is_error(call(*where, "get", "x" * 1000, "bal"), "1000 bytes")
     assert is_error(call(*where, "get", "a", "recluster"), "weak")
     assert is_error(call(*where, "set", "a", "recluster", "x"), "weak")
+
+
+def test_the_records_of_runs_are_not_taken_for_a_table_of_the_users(tmp_path: Path) -> None:
+    jobs = Table("jobs")
+    state = jobs.column("run", str)
+    with percola.open(tmp_path / "r", [jobs, RUNS]) as repo:
+        put(repo, state, "a", "done")
+        where = ("--repo", repo.address)
+        assert call(*where, "get", "a", "run").out == "done\n"
+        assert is_error(call(*where, "get", "a", "other"), "'jobs' has no column", "It has: run.")
+        assert is_error(call(*where, "get", "a", "percola_runs.run"), "percola_runs['a'].run has")
+
+
+def test_a_name_with_dots_that_is_of_two_tables_is_refused(tmp_path: Path) -> None:
+    """Or a write would go to one of them in silence."""
+    one, two = Table("a"), Table("a.b")
+    one.column("b.c", str)
+    two.column("c", str)
+    with percola.open(tmp_path / "r", [one, two]) as repo:
+        where = ("--repo", repo.address)
+        said = call(*where, "set", "row", "a.b.c", "x")
+        assert is_error(said, "b.c --table a or c --table a.b")
+        assert call(*where, "set", "row", "c", "x", "--table", "a.b").code == 0
+        assert [row.key for row in repo.snapshot().scan(two)] == ["row"]
 
 
 def test_a_repository_without_tables_says_how_to_get_some(tmp_path: Path) -> None:

@@ -70,20 +70,25 @@ def find_column(
 ) -> Column[Any, Any] | WeakColumn[Any]:
     """The column of that name: of `table`, of the only table that has it, or `table.column`."""
     if table is None:
-        having = [one for one in repo.schema if _member(one, name) is not None]
+        # Records of runs (`percola observers record on`) are looked at only if they are named.
+        tables = [one for one in repo.schema if one.name != RUNS.name]
+        having = [(one, name) for one in tables if _member(one, name) is not None]
+        known = {one.name for one, _ in having}
         for one in repo.schema:
             rest = name.removeprefix(one.name + ".")
-            if rest != name and _member(one, rest) is not None and one not in having:
-                return one.resolve(rest)
+            if rest != name and one.name not in known and _member(one, rest) is not None:
+                having.append((one, rest))
         if len(having) > 1:
-            names = " or ".join(f"{one.name}.{name}" for one in having)
-            raise UsageError(f"Several tables have a column {name!r}: write {names}.")
+            # Names of tables and columns may have dots: then TABLE.COLUMN may be of several, too.
+            is_short = all(rest == name for _, rest in having)
+            ways = [f"{a.name}.{b}" if is_short else f"{b} --table {a.name}" for a, b in having]
+            raise UsageError(f"Several tables have a column {name!r}: write {' or '.join(ways)}.")
         if having:
-            return having[0].resolve(name)
-        tables = list(repo.schema)
+            one, rest = having[0]
+            return one.resolve(rest)
         if len(tables) > 1:
-            known = "; ".join(f"{one.name} has {_names(one)}" for one in tables)
-            raise UnknownColumnError(f"No table has a column {name!r}: {known}.")
+            listed = "; ".join(f"{one.name} has {_names(one)}" for one in tables)
+            raise UnknownColumnError(f"No table has a column {name!r}: {listed}.")
     else:
         name = name.removeprefix(table + ".")
     return find_table(repo, table).resolve(name)
