@@ -17,7 +17,12 @@ from __future__ import annotations
 from typing import Final
 
 from percola.cells import MAX_TS, Cell, Kind
-from percola.errors import NotARepositoryError, StoreError, UnknownTableError
+from percola.errors import (
+    DamagedRecordError,
+    NotARepositoryError,
+    StoreError,
+    UnknownTableError,
+)
 from percola.oracle.base import Oracle
 from percola.schema import Column, Family, Schema, Table, WeakColumn
 from percola.store.base import SYSTEM_TABLE, Condition, Delete, Put, RowMutation, Store
@@ -72,8 +77,17 @@ def _newest(store: Store) -> tuple[int, Schema]:
 
 
 def _newest_text(store: Store) -> tuple[int, str]:
+    """The newest version of the schema's text; (0, "") if there is none."""
     version, raw = newest_version(store, _SCHEMA_CELL)
-    return version, raw.decode()
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        text = ""
+    if version and not text:
+        raise DamagedRecordError(
+            f"The stored schema cannot be read: {raw[:60]!r}. Restore a backup."
+        )
+    return version, text
 
 
 def _keeps_index(store: Store) -> bool:

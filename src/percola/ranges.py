@@ -24,12 +24,13 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from percola.cells import MAX_TS, Cell, Kind
 from percola.clock import Clock
+from percola.errors import DamagedRecordError
 from percola.store.base import SYSTEM_TABLE, Condition, Delete, Put, RowMutation, Store
 from percola.store.walks import walk_kind
 from percola.transactions.context import TransactionContext
@@ -267,16 +268,21 @@ class Walk:
         return self
 
     def unfinished(self) -> Unfinished | None:
-        """The walk that is stored, if there is one. Notes its run, which `begin` replaces."""
-        found = self._store.entries(Cell(SYSTEM_TABLE, self._row, _WALK), Kind.DATA, 0, MAX_TS, 1)
+        """The walk that is stored, if there is one. Notes its run, which `begin` replaces.
+
+        Raises DamagedRecordError if it cannot be read; `begin` replaces it all the same.
+        """
+        cell = Cell(SYSTEM_TABLE, self._row, _WALK)
+        found = self._store.entries(cell, Kind.DATA, 0, MAX_TS, 1)
         if not found:
             return None
         self.run, raw = found[0]
-        text = json.loads(raw)
-        walk = Unfinished(text["what"], Counter(text["before"]))
+        with _reading(cell, raw):
+            text = json.loads(raw)
+            walk = Unfinished(dict(text["what"]), Counter(text["before"]))
+            ranges = [(table, *map(bytes.fromhex, bounds)) for table, *bounds in text["ranges"]]
         positions = self._positions()
-        for number, (table, *bounds) in enumerate(text["ranges"]):
-            start, end = map(bytes.fromhex, bounds)
+        for number, (table, start, end) in enumerate(ranges):
             position, counts = positions.get(number, (start, Counter()))
             walk.counts.update(counts)
             if position is None:
@@ -316,7 +322,7 @@ class Walk:
         """How far this run has come in a range: the next row, None at the end; what it counted."""
         cell = Cell(SYSTEM_TABLE, self._row, _range_column(number))
         found = self._store.entries(cell, Kind.DATA, self.run, self.run)
-        return _position(found[0][1]) if found else (start, Counter())
+        return _position(cell, found[0][1]) if found else (start, Counter())
 
     def save(self, number: int, following: bytes | None, counts: Counts) -> bool:
         """Store how far a range has come; False if the run is no longer the last one."""
@@ -337,7 +343,7 @@ class Walk:
 
     def _positions(self) -> dict[int, tuple[bytes | None, Counts]]:
         return {
-            int(column.removeprefix(_RANGE)): _position(raw)
+            int(column.removeprefix(_RANGE)): _position(Cell(SYSTEM_TABLE, self._row, column), raw)
             for column, run, raw in self._entries()
             if column.startswith(_RANGE) and run == self.run
         }
@@ -457,7 +463,20 @@ def _range_column(number: int) -> bytes:
     return b"%b%d" % (_RANGE, number)
 
 
-def _position(raw: bytes) -> tuple[bytes | None, Counts]:
-    text = json.loads(raw)
-    following = text["next"]
-    return None if following is None else bytes.fromhex(following), Counter(text["counts"])
+def _position(cell: Cell, raw: bytes) -> tuple[bytes | None, Counts]:
+    with _reading(cell, raw):
+        text = json.loads(raw)
+        following = text["next"]
+        return None if following is None else bytes.fromhex(following), Counter(text["counts"])
+
+
+@contextlib.contextmanager
+def _reading(cell: Cell, raw: bytes) -> Iterator[None]:
+    """Raise DamagedRecordError if the block cannot read the value of a cell."""
+    try:
+        yield
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DamagedRecordError(
+            f"{cell} holds {raw[:60]!r}, which is no position of a walk over tables: the store is "
+            "damaged. A rerun can be begun anew (--restart), and a copy in another place."
+        ) from error

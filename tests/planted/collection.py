@@ -43,7 +43,7 @@ PLANTED = [
         "A collector does not go on where the last one was stopped, and may never get further.",
         "test_a_collector_that_is_stopped_is_followed_by_one_that_goes_on_where_it_was",
         "test_collectors_that_are_all_stopped_after_one_look_get_everywhere_together",
-        old="turned(walk.unfinished() or Unfinished({}), tables)",
+        old="turned(left or Unfinished({}), tables)",
         new="turned(Unfinished({}), tables)",
     ),
     in_collector(

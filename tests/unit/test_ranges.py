@@ -8,18 +8,22 @@ import random
 from collections import Counter
 from collections.abc import Generator, Sequence
 
+import pytest
 from stores import Ground, ScriptedClock
 
-from percola import Repository, Table
+import percola
+from percola import Repository, Table, Transaction, observer, rerun
 from percola.cells import Kind
+from percola.errors import DamagedRecordError
 from percola.gc.collector import GarbageCollector
 from percola.ranges import Cursor, Here, TableRange, Unfinished, Walk, joined, turned, whole
-from percola.store.base import Store
+from percola.store.base import SYSTEM_TABLE, Put, RowMutation, Store
 from percola.store.walks import walk_kind
 from percola.transactions.context import TransactionContext
 
 bank = Table("bank")
 bal = bank.column("bal", int)
+seen = bank.column("seen", int, observed=True)
 small = Table("small")
 number = small.column("number", int)
 TABLES = [bank, small]
@@ -128,6 +132,36 @@ def test_a_run_that_was_replaced_stores_nothing_and_knows(repo: Repository) -> N
     assert second.end()
     assert not second.is_current()
     assert second.unfinished() is None
+
+
+@pytest.mark.parametrize("column", [b"@walk", b"@range:0"])
+@pytest.mark.parametrize("raw", [b'{"what": {}, "next": "6', b"\xff", b"", b"{}", b"[]"])
+def test_positions_that_cannot_be_read_are_told_and_keep_no_garbage(
+    column: bytes, raw: bytes
+) -> None:
+    """Where to begin is all that garbage collection takes from them."""
+    repo = percola.open("memory:", TABLES)
+
+    @observer(seen)
+    def look(t: Transaction, row: str) -> None: ...
+
+    store, clock = repo.context.store, ScriptedClock()
+    for value in range(3):
+        with repo.transaction() as t:
+            t.set(bal, "a", value)
+            t.set(seen, "a", value)
+    for row in (b"gc/walk", b"rerun/look"):
+        walk = Walk(store, clock, row)
+        assert walk.begin({}, [TableRange("bank", b"", b"k")])
+        assert walk.save(0, b"b", Counter(rows=1))
+        put = Put(Kind.DATA, column, walk.run, raw)
+        store.mutate([RowMutation(SYSTEM_TABLE, row, (), [put])])
+    collected = repo.collect_garbage(retention=0)
+    assert (collected.complete, collected.versions) == (True, 4)
+    with pytest.raises(DamagedRecordError, match=r"rerun/look.*--restart"):
+        rerun(repo, look)
+    assert rerun(repo, look, restart=True).rows == 1
+    assert rerun(repo, look).resumed == 0
 
 
 def test_work_that_is_left_is_closed_before_its_runner_goes_on(repo: Repository) -> None:

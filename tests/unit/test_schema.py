@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import percola
 from percola import (
     JSON,
     Codec,
@@ -22,8 +23,11 @@ from percola import (
     UnknownTableError,
     WrongTypeError,
 )
-from percola.cells import failed_column
+from percola.catalog import reconcile
+from percola.cells import Kind, failed_column
+from percola.errors import DamagedRecordError
 from percola.schema import MAX_COLUMN_BYTES, MAX_NAME
+from percola.store.base import SYSTEM_TABLE, Put, RowMutation
 from tests.unit.wrong_calls import check_message
 
 
@@ -257,3 +261,16 @@ def test_the_stored_schema_is_json_that_a_person_can_read() -> None:
     assert {"column": "title", "type": "str", "observed": False} in docs["columns"]
     assert {"family": "member", "type": "int"} in docs["columns"]
     assert {"weak": "recluster"} in docs["columns"]
+
+
+@pytest.mark.parametrize("raw", [b"", b'{"tables": [{"name": "d\xff', b"[]"])
+def test_a_stored_schema_that_cannot_be_read_is_damage_and_no_empty_repository(raw: bytes) -> None:
+    with percola.open("memory:", web()) as repo:
+        store = repo.context.store
+        put = Put(Kind.DATA, b"@json", 9, raw)
+        store.mutate([RowMutation(SYSTEM_TABLE, b"schema", (), [put])])
+        for use in (lambda: reconcile(store, Schema(())), repo.pending, repo.collect_garbage):
+            with pytest.raises(
+                DamagedRecordError, match=r"schema cannot be read.*Restore a backup"
+            ):
+                use()

@@ -52,7 +52,7 @@ from typing import Final
 
 from percola.catalog import RUNS, columns_of, stored_schema
 from percola.cells import MAX_TS, Cell, Kind, acknowledged_column
-from percola.errors import ConflictingOptionsError
+from percola.errors import ConflictingOptionsError, DamagedRecordError
 from percola.gc.arrivals import Arrivals
 from percola.gc.retention_holds import RETENTION, holds
 from percola.gc.rules import forgotten_row, garbage_of_row
@@ -299,7 +299,11 @@ class GarbageCollector:
         if stopped():
             return
         walk = work.walk
-        ranges = self._runner.cut(self._store, turned(walk.unfinished() or Unfinished({}), tables))
+        try:
+            left = walk.unfinished()
+        except DamagedRecordError:
+            left = None  # It only says where to begin, and is replaced.
+        ranges = self._runner.cut(self._store, turned(left or Unfinished({}), tables))
         # Another collector may have begun at the same moment: then its positions are the ones that
         # are stored, and this one collects without any.
         walk.begin({}, ranges)

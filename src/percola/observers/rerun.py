@@ -33,7 +33,13 @@ from typing import Any, Final
 
 from percola.cells import Cell, ack_column
 from percola.clock import backoff
-from percola.errors import ConflictingOptionsError, ObserverError, TransientError, UsageError
+from percola.errors import (
+    ConflictingOptionsError,
+    DamagedRecordError,
+    ObserverError,
+    TransientError,
+    UsageError,
+)
 from percola.observers.observer import ObservedColumn, Observer
 from percola.platform import fork_safety as forks
 from percola.ranges import HERE, Counts, Cursor, Runner, TableRange, Unfinished, Walk
@@ -136,7 +142,12 @@ def rerun_named(
     often = 0.0 if runner.at_once == 1 else _SAVED_EVERY
     walk = Walk(context.store, context.clock, b"rerun/" + name.encode(), often)
     what = {"columns": sorted(one.name for one in columns), "prefixes": _digest(asked)}
-    found = walk.unfinished()
+    try:
+        found = walk.unfinished()
+    except DamagedRecordError:
+        if not restart:
+            raise
+        found = None
     if found is not None and not restart and found.what != what:
         raise UsageError(
             f"A rerun of {name!r} was interrupted after {found.counts['rows']:,} rows, and it had "
