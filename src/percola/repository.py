@@ -223,7 +223,8 @@ class Repository:
 
         A snapshot at that timestamp contains everything that had committed by the returned time,
         and nothing that committed after `when`, by the log of times that workers write once a
-        minute and `percola gc` each time. A `when` without a zone is local time.
+        minute and `percola gc` each time, unless their retention is 0. A `when` without a zone is
+        local time.
 
         Raises UsageError for a time in the future or before the log.
         """

@@ -152,7 +152,7 @@ def test_locks_shows_transactions_their_cells_and_whether_the_owner_lives(tmp_pa
 
 def test_notifications_counts_dirty_cells_by_column(repo: Repository) -> None:
     where = ("--repo", repo.address)
-    assert "every observer has seen" in call(*where, "notifications").out
+    assert "No cell is dirty" in call(*where, "notifications").out
     oldest = put(repo, contents, "b", b"")
     put(repo, contents, "a", b"")
     put(repo, contents, "a", b"again")
@@ -193,6 +193,7 @@ def test_rows_of_a_type_are_shown_as_their_keys(tmp_path: Path) -> None:
         assert f"fails on {shown}" in call(*where, "failed", "--no-traceback").out
         failures = call(*where, "failed", "--json").json["failures"]
         assert [one["row"] for one in failures] == [key]
+        assert "or dead-lettered (percola failed)" in call(*where, "notifications").out
         cell = Cell("days", days.encode_row(date(2010, 10, 4)), b"sales")
         lock = LockRecord(Op.PUT, cell, "1-x", 0, 0, False, b"7")
         put_lock = Put(Kind.LOCK, cell.column, 9, encode_lock(lock))

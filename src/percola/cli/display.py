@@ -307,7 +307,7 @@ def print_notifications(
 ) -> None:
     """Print the number of dirty cells in each column, and some of the cells."""
     if not summary:
-        say("No cell is dirty: every observer has seen every change.")
+        say("No cell is dirty: every change was answered, or dead-lettered (percola failed).")
         return
     grid = _grid("column", "dirty cells", "oldest at", "observers at work")
     for index in (1, 2):

@@ -3,8 +3,9 @@
     @percola["gc"].@time   timestamp → wall clock in ms, steady clock in ms, machine
 
 An entry's timestamp was drawn before its clocks were read: all timestamps up to it were drawn by
-then. Workers write an entry once a minute, and `percola gc` one each time; their number is bounded
-(`_ENTRIES`), so for a long retention they are further apart.
+then. Workers write an entry once a minute, and `percola gc` one each time, unless their retention
+is 0: then there is no past to read. Their number is bounded (`_ENTRIES`), so for a long retention
+they are further apart.
 
 **Time travel** (`timestamp_at`) finds the newest timestamp that is certainly not newer than a time.
 Clocks jump, and machines' clocks differ, so the times of the entries need not ascend. The log's own
@@ -200,7 +201,8 @@ class CommitTimes:
         if not self._walls:
             raise UsageError(
                 "The repository has no log of times yet, so it can be read as of a timestamp only: "
-                "workers write the log once a minute, and 'percola gc' does."
+                "workers write the log once a minute, and 'percola gc' does; with a retention of 0 "
+                "neither does."
             )
         # The log's times ascend: the first one that is later ends what can be taken.
         at = bisect_right(self._walls, wall)
