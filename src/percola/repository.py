@@ -470,7 +470,7 @@ class Repository:
 
         Returns the name, for `release`. Raises SnapshotTooOldError if garbage collection has
         removed versions that are needed, ConflictingOptionsError for an invalid time or name, and
-        UsageError for a timestamp in the future.
+        UsageError for a timestamp in the future; an earlier hold of that name stays then.
         """
         context = self.context
         latest = context.oracle.read_timestamp()

@@ -88,6 +88,20 @@ def test_what_is_gone_cannot_be_held_and_leaves_no_hold(ground: Ground, repo: Re
     assert (repo.holds(), entries(ground)) == ([], [])
 
 
+def test_a_hold_of_what_is_gone_does_not_end_the_one_of_its_name(repo: Repository) -> None:
+    """A follower that asks for too much still has what it has."""
+    gone = write(repo, 1)
+    write(repo, 2)
+    kept = repo.collect_garbage(retention=0).safe_point
+    repo.hold(kept, 3600, name="follower")
+    with pytest.raises(SnapshotTooOldError):
+        repo.hold(gone, 3600, name="follower")
+    write(repo, 3)
+    repo.collect_garbage(retention=0)
+    assert [one.ts for one in repo.holds()] == [kept]
+    assert seen(repo, kept) == 2
+
+
 def test_a_collector_that_looked_before_the_hold_makes_no_wrong_answer(ground: Ground) -> None:
     gate = Gate()
 

@@ -55,19 +55,22 @@ def hold(store: Store, clock: Clock, name: str, ts: int, seconds: float) -> None
     """Hold `ts` for `seconds`, replacing an earlier hold of that name.
 
     Raises SnapshotTooOldError if `ts` is below the safe point, and ConflictingOptionsError for an
-    invalid name or duration.
+    invalid name or duration; an earlier hold stays then.
     """
     if not isinstance(seconds, int | float) or not 0 <= seconds <= MAX_SECONDS:
         raise ConflictingOptionsError(
             f"A timestamp cannot be held for {seconds!r} seconds: use 0 to {MAX_SECONDS:.0f}."
         )
     cell = _cell(name)
+    store.check_safe_point(ts)
     while True:
         until = clock.wall_ms() + int(seconds * 1000)
         record = json.dumps({"ts": ts, "until": until}).encode()
         versions = store.entries(cell, Kind.DATA, 0, MAX_TS)
         if _say(store, cell, [at for at, _ in versions], record):
             break
+    # It may have been raised meanwhile. Then what an earlier hold has held is gone as well, unless
+    # that was of a later timestamp.
     if (safe_point := store.safe_point()) > ts:
         release(store, name)
         raise SnapshotTooOldError(ts, safe_point)
