@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 from stores import Ground, put
 
+import percola
 from percola import Observer, Repository, Table, Transaction, UsageError, Worker, observer, rerun
+from percola import recording as recording_switch
 from percola.catalog import RUNS
 from percola.cells import Kind
 from percola.clock import Clock
@@ -16,6 +18,8 @@ from percola.gc.collector import GarbageCollector
 from percola.observers import run_records
 from percola.observers.causes import Change, causes, effects
 from percola.observers.run_records import find_record
+from percola.store.base import Limits
+from percola.store.memory import MemoryStore
 from percola.store.walks import walk_kind
 
 docs = Table("docs")
@@ -177,6 +181,28 @@ def test_of_very_many_notifications_a_record_has_the_newest(
         ("notify", sent[-2]),
     ]
     assert [lines(one)[1] for one in run.changes] == [" split d", " split c"]
+
+
+def test_a_run_that_writes_rows_with_very_long_keys_is_recorded_in_part(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else it would fail on a store such as HBase, as its record is longer than a value may be."""
+    monkeypatch.setattr(MemoryStore, "limits", Limits(row_bytes=32_000, value_bytes=1 << 23))
+    monkeypatch.setattr(recording_switch, "_SETTLED", 0.0)
+    repo = percola.open("memory:", [docs, words])
+    repo.record_runs()
+
+    @observer(contents)
+    def spread(t: Transaction, row: str) -> None:
+        for number in range(300):
+            t.set(most, f"{number:030000}", row)
+
+    put(repo, contents, "a", "text")
+    Worker(repo, [spread], attempts=1, retention=None).run_until_idle()
+    assert repo.dead_lettered() == 0
+    [run] = effects(repo, contents, "a", width=1000).runs
+    assert 30 < len(run.changes) < 300
+    assert len(run.changes) + run.more == 300
 
 
 def test_without_records_the_trail_ends_where_rows_end_and_says_so(ground: Ground) -> None:

@@ -9,9 +9,9 @@ row begins with the run's start_ts and is its own, so that no two runs conflict 
 feed finds it by its commit_ts. What the acknowledgments do not say is here: which rows of other
 tables a run has written, and which transactions have sent a weak notification.
 
-In a batch, a cell belongs to the run that wrote it first. A record lists up to `LISTED` cells and
-the newest `_ANSWERED` notifications of a cell. Garbage collection forgets records up to the safe
-point.
+In a batch, a cell belongs to the run that wrote it first. A record lists up to `LISTED` cells, and
+fewer if their rows are long, and the newest `_ANSWERED` notifications of a cell. Garbage collection
+forgets records up to the safe point.
 """
 
 from __future__ import annotations
@@ -30,6 +30,10 @@ from percola.transactions.transaction import Transaction
 
 LISTED: Final = 2_000
 """The most cells that one record lists."""
+
+_LISTED_BYTES: Final = 1 << 20
+"""And about the most bytes of their rows and columns: a value of HBase has up to 8 MiB, and in JSON
+a byte takes up to six."""
 
 _ANSWERED: Final = 100
 _SALTS: Final = 16
@@ -74,6 +78,27 @@ class RunRecord(NamedTuple):
     unlisted: int
 
 
+class _Room:
+    """How many cells a record still has room for."""
+
+    def __init__(self) -> None:
+        self._cells, self._bytes = LISTED, _LISTED_BYTES
+
+    def take(self, cells: Sequence[Cell]) -> list[Cell]:
+        """As many of the first cells as there is room for."""
+        taken: list[Cell] = []
+        row: tuple[str, bytes] | None = None
+        for cell in cells:
+            size = len(cell.column) + (0 if cell[:2] == row else len(cell.row))
+            if not self._cells or size > self._bytes:
+                break
+            row = cell[:2]
+            self._cells -= 1
+            self._bytes -= size
+            taken.append(cell)
+        return taken
+
+
 class Recorder:
     """Records the runs of one transaction."""
 
@@ -98,13 +123,13 @@ class Recorder:
         context, start_ts = transaction._context, transaction.start_ts
         wrote, sent = list(transaction._writes), list(transaction._notifications)
         ends = [*self._begun[1:], (b"", {}, len(wrote), len(sent))]
-        room = LISTED
+        room = _Room()
         runs = []
         for (row, notified, w, n), (_, _, w_end, n_end) in zip(self._begun, ends, strict=True):
             cells = [one for one in wrote[w:w_end] if not one.column.startswith(SYSTEM_MARK)]
             cells = [one for one in cells if transaction._writes[one][0] != Op.LOCK]
-            listed, weak = cells[:room], sent[n:n_end][: max(0, room - len(cells))]
-            room -= len(listed) + len(weak)
+            listed = room.take(cells)
+            weak = room.take(sent[n:n_end]) if len(listed) == len(cells) else []
             answered = {
                 _text(cell.column): sorted(ts for ts in timestamps if ts <= start_ts)[-_ANSWERED:]
                 for cell, timestamps in notified.items()
