@@ -212,3 +212,19 @@ def test_locks_that_a_dead_process_left_on_many_rows_are_removed_in_few_calls(
     assert ground.left_over(bank, Kind.LOCK) == []
     assert max(calls) >= number - 1
     assert len(calls) < 20
+
+
+def test_a_rows_locks_of_several_dead_transactions_are_not_settled_in_one_mutation(
+    ground: Ground,
+) -> None:
+    """Together they may be more than Bigtable takes at once, where each of them was not."""
+    for number, column in enumerate((bal, note)):
+        value = number if column is bal else "x"
+        die(ground, TABLES, 3, column, {f"primary {number}": value, "shared": value})
+    settled: list[RowMutation] = []
+    store = heard(ground.store, mutate=lambda found, batch: settled.extend(batch))
+    collected = ground.repo(TABLES, store=store, process="living").collect_garbage(retention=0)
+    assert collected.locks == 4
+    assert ground.left_over(bank, Kind.LOCK) == []
+    removals = [one for one in settled if one.row == b"shared" and phase(one) == "remove lock"]
+    assert [len({locked.low for locked in one.conditions}) for one in removals] == [1, 1]

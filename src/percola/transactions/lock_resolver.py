@@ -239,7 +239,11 @@ class LockResolver:
         self._store.mutate([RowMutation(cell.table, cell.row, [held], changes)])
 
     def settle_all(self, locks: Iterable[tuple[Cell, int, LockRecord, Fate]]) -> None:
-        """`settle` for many locks: those of a row in one mutation, and many rows in one call."""
+        """`settle` for many locks: those of a transaction in a row in one mutation, many in a call.
+
+        Not those of a row: its locks of several transactions may be more than a store takes at
+        once, while each of these has locked its own at once.
+        """
         for batch in batches(self._settling(locks)):
             applied = self._store.mutate(batch)
             for mutation in (one for one, done in zip(batch, applied, strict=True) if not done):
@@ -255,12 +259,13 @@ class LockResolver:
     ) -> Iterator[RowMutation]:
         has_notify_table = self._store.has_notify_table
         for (table, row), group in itertools.groupby(locks, key=lambda one: one[0][:2]):
-            conditions: list[Condition] = []
-            changes: list[Put | Delete] = []
+            found: dict[int, tuple[list[Condition], list[Put | Delete]]] = {}
             for cell, start_ts, lock, fate in group:
+                conditions, changes = found.setdefault(start_ts, ([], []))
                 conditions.append(Condition(True, Kind.LOCK, cell.column, start_ts, start_ts))
                 changes += settling_changes(cell.column, start_ts, lock, fate, has_notify_table)
-            yield RowMutation(table, row, conditions, changes)
+            for conditions, changes in found.values():
+                yield RowMutation(table, row, conditions, changes)
 
     def fate(self, primary: Cell, start_ts: int, *, force: bool = False) -> Fate | None:
         """Decide about the transaction that began at `start_ts`; None while it may yet commit.
