@@ -10,7 +10,18 @@ from pathlib import Path
 
 import pytest
 from children import Child, say
-from stores import Ground, ScriptedClock, SeamStore, die, heard, phase, put, put_all
+from stores import (
+    Crashed,
+    CrashingStore,
+    Ground,
+    ScriptedClock,
+    SeamStore,
+    die,
+    heard,
+    phase,
+    put,
+    put_all,
+)
 
 import percola
 from percola import (
@@ -32,6 +43,7 @@ from percola.transactions.read_cache import BATCH_ROWS
 bank = Table("bank")
 bal = bank.column("bal", int)
 note = bank.column("note", str)
+tag = bank.family("tag", int)
 TABLES = [bank]
 MANY = 100_000
 MEGABYTES = 250
@@ -211,6 +223,38 @@ def test_locks_that_a_dead_process_left_on_many_rows_are_removed_in_few_calls(
     assert collected.locks == number
     assert ground.left_over(bank, Kind.LOCK) == []
     assert max(calls) >= number - 1
+    assert len(calls) < 20
+
+
+def test_the_locks_of_a_row_of_many_columns_are_removed_in_few_calls(ground: Ground) -> None:
+    """Also of the primary's row: its own lock is gone when the others are removed."""
+    number = 500
+
+    def begin(repo: Repository) -> Transaction:
+        t = repo.transaction(two_phase=True)
+        for i in range(number):
+            t.set(tag[f"{i}"], "wide", i)
+        t.set(bal, "z", 1)
+        return t
+
+    calls: list[int] = []
+    store = heard(ground.store, mutate=lambda found, batch: calls.append(len(batch)))
+    losing = begin(ground.repo(TABLES, store=store))
+    put(ground.repo(TABLES), bal, "z", 2)
+    calls.clear()
+    with pytest.raises(ConflictError):
+        losing.commit()
+    assert len(calls) < 10
+    crashing = CrashingStore(ground.store, at=3)
+    dying = begin(ground.repo(TABLES, store=crashing, process="dying"))
+    crashing.armed = True
+    with pytest.raises(Crashed):
+        dying.commit()
+    ground.alive.discard("dying")
+    assert len(ground.left_over(bank, Kind.LOCK)) == number + 1
+    calls.clear()
+    ground.repo(TABLES, store=store, process="living").collect_garbage(retention=0)
+    assert ground.left_over(bank, Kind.LOCK) == []
     assert len(calls) < 20
 
 

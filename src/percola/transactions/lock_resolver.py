@@ -242,7 +242,8 @@ class LockResolver:
         """`settle` for many locks: those of a transaction in a row in one mutation, many in a call.
 
         Not those of a row: its locks of several transactions may be more than a store takes at
-        once, while each of these has locked its own at once.
+        once, while each of these has locked its own at once. And a primary's apart from the others
+        of its row: usually it went when the fate was decided, and then its mutation is refused.
         """
         for batch in batches(self._settling(locks)):
             applied = self._store.mutate(batch)
@@ -259,13 +260,14 @@ class LockResolver:
     ) -> Iterator[RowMutation]:
         has_notify_table = self._store.has_notify_table
         for (table, row), group in itertools.groupby(locks, key=lambda one: one[0][:2]):
-            found: dict[int, tuple[list[Condition], list[Put | Delete]]] = {}
+            found: dict[tuple[bool, int], tuple[list[Condition], list[Put | Delete]]] = {}
             for cell, start_ts, lock, fate in group:
-                conditions, changes = found.setdefault(start_ts, ([], []))
+                key = cell == lock.primary, start_ts
+                conditions, changes = found.setdefault(key, ([], []))
                 conditions.append(Condition(True, Kind.LOCK, cell.column, start_ts, start_ts))
                 changes += settling_changes(cell.column, start_ts, lock, fate, has_notify_table)
-            for conditions, changes in found.values():
-                yield RowMutation(table, row, conditions, changes)
+            for key in sorted(found):
+                yield RowMutation(table, row, *found[key])
 
     def fate(self, primary: Cell, start_ts: int, *, force: bool = False) -> Fate | None:
         """Decide about the transaction that began at `start_ts`; None while it may yet commit.
