@@ -258,6 +258,30 @@ def test_the_locks_of_a_row_of_many_columns_are_removed_in_few_calls(ground: Gro
     assert len(calls) < 20
 
 
+ROWS = [f"{i:05}" for i in range(300)]
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda repo: list(repo.snapshot().scan(bank)),
+        lambda repo: repo.snapshot().get_many([(bal, row) for row in ROWS]),
+        lambda repo: repo.snapshot().get_rows(bank, ROWS),
+        lambda repo: put_all(repo, bal, dict.fromkeys(ROWS, -1)),
+    ],
+    ids=["scan", "get_many", "get_rows", "write"],
+)
+def test_who_reads_or_writes_what_a_dead_process_has_locked_removes_that_in_few_calls(
+    ground: Ground, use: Callable[[Repository], object]
+) -> None:
+    die(ground, TABLES, len(ROWS) + 1, bal, dict.fromkeys(ROWS, 1))
+    calls: list[int] = []
+    store = heard(ground.store, mutate=lambda found, batch: calls.append(len(batch)))
+    use(ground.repo(TABLES, store=store, process="living", one_step=True))
+    assert ground.left_over(bank, Kind.LOCK) == []
+    assert len(calls) < 10
+
+
 def test_a_rows_locks_of_several_dead_transactions_are_not_settled_in_one_mutation(
     ground: Ground,
 ) -> None:

@@ -151,6 +151,14 @@ class Snapshot(SnapshotBase):
             states = context.store.read(cells, self.start_ts)
         else:
             states = self._read_ahead(cells, self._cache)
+        if len(cells) > 1:
+            blocked = [i for i, state in enumerate(states) if state[0] is not None]
+            if len(blocked) > 1:
+                again = [cells[i] for i in blocked]
+                self._resolve_together(zip(again, (states[i] for i in blocked), strict=True))
+                found = context.store.read(again, self.start_ts)  # Everything again (P10).
+                for i, state in zip(blocked, found, strict=True):
+                    states[i] = state
         for i, cell in enumerate(cells):
             while (lock := states[i][0]) is not None:
                 # BackoffAndMaybeCleanupLock, line 14; then everything is read again (P10).
@@ -161,6 +169,15 @@ class Snapshot(SnapshotBase):
             if self._cache is not None:
                 self._cache.keep(cell, states[i])
         return states
+
+    def _resolve_together(self, cells: Iterable[tuple[Cell, CellState]]) -> None:
+        """Remove the locks of ended transactions, in few calls, if there are several; never waits.
+
+        One by one each waits for the disk, in a folder, and a job that died has locked very many.
+        """
+        locks = [(cell, *state[0]) for cell, state in cells if state[0] is not None]
+        if len(locks) > 1:
+            self._context.resolver.try_resolve_all(locks)
 
     def _read_ahead(self, cells: Sequence[Cell], cache: ReadCache) -> list[CellState]:
         """The cells' states, locked or not; also prefetches predicted reads (§2.5)."""
@@ -285,6 +302,7 @@ class Snapshot(SnapshotBase):
             self._context.store.check_row(table.name, key)
         wanted = self._wanted(table, columns)
         stored = self._cells_of(table.name, list(dict(keys)), wanted)
+        self._resolve_together(one for key in dict(keys) for one in stored[key])
         found = []
         for key, row in keys:
             chunk = self._chunk(table.name, key, key + b"\0", stored[key], wanted)
@@ -403,10 +421,16 @@ class Snapshot(SnapshotBase):
         wanted: list[tuple[bytes, bool]] | None,
     ) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
         """The rows of one chunk; a transaction merges its own writes into them."""
+        resolved = False
         for key, group in itertools.groupby(cells, key=lambda entry: entry[0].row):
             values = {}
             for cell, state in group:
-                raw = state[2] if state[0] is None else self._read((cell,))[0][2]
+                raw = state[2]
+                if state[0] is not None:
+                    if not resolved:
+                        self._resolve_together(cells)
+                        resolved = True
+                    raw = self._read((cell,))[0][2]
                 if raw is not None:
                     values[cell.column] = raw
             if values:
