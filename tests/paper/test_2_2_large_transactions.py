@@ -34,9 +34,13 @@ from percola import (
     TransactionUsedUpError,
     UsageError,
     ValueTooLargeError,
+    feed,
 )
 from percola.cells import Cell, Kind
+from percola.maintenance.copy import copy_store
+from percola.oracle.embedded import EmbeddedOracle
 from percola.store.base import Limits, RowMutation
+from percola.store.memory import MemoryStore
 from percola.store.walks import scan_writes
 from percola.transactions.read_cache import BATCH_ROWS
 
@@ -261,6 +265,11 @@ def test_the_locks_of_a_row_of_many_columns_are_removed_in_few_calls(ground: Gro
 ROWS = [f"{i:05}" for i in range(300)]
 
 
+def copy(repo: Repository) -> None:
+    target = MemoryStore()
+    copy_store(repo, target, EmbeddedOracle(target))
+
+
 @pytest.mark.parametrize(
     "use",
     [
@@ -268,8 +277,10 @@ ROWS = [f"{i:05}" for i in range(300)]
         lambda repo: repo.snapshot().get_many([(bal, row) for row in ROWS]),
         lambda repo: repo.snapshot().get_rows(bank, ROWS),
         lambda repo: put_all(repo, bal, dict.fromkeys(ROWS, -1)),
+        lambda repo: feed.settled(repo, bank),
+        copy,
     ],
-    ids=["scan", "get_many", "get_rows", "write"],
+    ids=["scan", "get_many", "get_rows", "write", "settled", "copy"],
 )
 def test_who_reads_or_writes_what_a_dead_process_has_locked_removes_that_in_few_calls(
     ground: Ground, use: Callable[[Repository], object]

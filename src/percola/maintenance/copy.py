@@ -579,11 +579,10 @@ class _Copy:
         yield cursor.counts
 
     def _resolve_locks(self, start: bytes) -> None:
-        for cell, start_ts, raw in walk_kind(
-            self._source, Kind.LOCK, self._table, start, self._end
-        ):
-            if start_ts <= self._ts:
-                self._context.resolver.wait_below(cell, start_ts, raw, self._ts)
+        resolver = self._context.resolver
+        locks = walk_kind(self._source, Kind.LOCK, self._table, start, self._end)
+        for one in resolver.undecided(one for one in locks if one[1] <= self._ts):
+            resolver.wait_below(*one, self._ts)
 
     def _copy_batch(self, start: bytes) -> bytes | None:
         """Copy some rows from `start` on; the row to go on from, or None at the end."""

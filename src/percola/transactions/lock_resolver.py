@@ -55,6 +55,7 @@ from percola.store.base import Condition, Delete, Put, RowMutation, Store
 from percola.transactions.read_cache import batches
 
 _CACHED: Final = 10_000
+_TOGETHER: Final = 1_000
 _FIRST_WAIT: Final = 0.0005
 _LONGEST_WAIT: Final = 0.05
 _READ_AGAIN: Final = 1.0
@@ -229,6 +230,15 @@ class LockResolver:
 
         self.settle_all(decided())
         return resolved, frozenset(undecided)
+
+    def undecided(
+        self, locks: Iterable[tuple[Cell, int, bytes]]
+    ) -> Iterator[tuple[Cell, int, bytes]]:
+        """Remove the locks of ended transactions, many in one call; yields the others."""
+        left = iter(locks)
+        while some := list(itertools.islice(left, _TOGETHER)):
+            _, undecided = self.try_resolve_all(some)
+            yield from (one for one in some if one[1] in undecided)
 
     def settle(self, cell: Cell, start_ts: int, lock: LockRecord, fate: Fate) -> None:
         """Replace a decided transaction's lock by its write record, or remove it."""

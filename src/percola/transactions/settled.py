@@ -77,8 +77,10 @@ def _look(
     if index is not None and not index.of([table]):
         index = None
     is_walked = index is not None and index.is_walked(table)
+    latest = ts
     if all_locks or not is_walked:
-        for cell, start_ts, raw in walk_kind(store, Kind.LOCK, table):
+        older = (one for one in walk_kind(store, Kind.LOCK, table) if one[1] <= latest)
+        for cell, start_ts, raw in context.resolver.undecided(older):
             if start_ts <= ts:
                 ts = settle(cell, start_ts, raw, ts)
     if index is None:
