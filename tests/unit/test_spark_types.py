@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import pickle
 from datetime import UTC, date
 from decimal import Decimal
 from typing import Any
@@ -272,6 +273,14 @@ def test_what_spark_writes_is_what_the_codecs_write_and_is_read_back(tmp_path: A
         == {**back[2], "row": back[0]["row"]}
     )
     assert back[1] == dict.fromkeys(schema.names) | {"row": Decimal("9999.9")}
+
+
+def test_a_task_reads_a_float_whose_bytes_could_be_a_number_as_text() -> None:
+    weight = decoded(FLOAT32, pa.array([b"1234"]), pa.float32())[0].as_py()
+    columns = [one for one in chosen(shop) if one.name == "weight"]
+    rows = [(b"x", {b"weight": FLOAT32.encode(weight)})]
+    for read in (columns, pickle.loads(pickle.dumps(columns))):  # As of a stream, sent to a task.
+        assert to_batch(read, rows).to_pylist() == [{"weight": weight}]
 
 
 def test_narrower_values_are_written_as_the_columns_type() -> None:

@@ -317,7 +317,7 @@ def test_a_name_leads_back_to_its_codec(name: str) -> None:
     codec, _ = ALL[name]
     assert codec.name == name
     assert codec_named(name) is codec is parse_type(name)
-    assert pickle.loads(pickle.dumps(codec)) == codec
+    assert pickle.loads(pickle.dumps(codec)) is codec
 
 
 def test_a_name_may_have_spaces_where_a_person_writes_it() -> None:

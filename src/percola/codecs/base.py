@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, SupportsIndex, TypeVar
 
 from percola.errors import SchemaError
 
@@ -34,6 +34,14 @@ class Codec(Generic[V]):
     name: str
     encode: Callable[[V], bytes]
     decode: Callable[[bytes], V]
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """What pickle stores: of a built-in codec its name, as these are told by identity."""
+        from percola.codecs.names import codec_named
+
+        if codec_named(self.name) is self:
+            return codec_named, (self.name,)
+        return object.__reduce_ex__(self, protocol)
 
 
 def _encode_bytes(value: bytes) -> bytes:
