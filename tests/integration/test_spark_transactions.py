@@ -120,6 +120,23 @@ def test_a_transaction_in_conflict_is_run_again(
     assert repo.snapshot().get(newest, "item-3") == 10_000
 
 
+def test_a_transaction_that_is_run_again_has_all_its_rows_whatever_became_of_the_list(
+    repo: Repository,
+) -> None:
+    lists: list[int] = []
+
+    def load(t: Transaction, rows: list[str]) -> None:
+        lists.append(len(rows))
+        while rows:
+            t.set(newest, rows.pop(), 1)
+        if len(lists) == 1:
+            repo.run(lambda other: other.set(newest, "a", 0))
+
+    assert list(in_transactions(load, repo.address)(["a", "b", "c"])) == [None]
+    assert lists == [3, 3]
+    assert [row.key for row in repo.snapshot().scan(stock) if row[newest] == 1] == ["a", "b", "c"]
+
+
 def write_too_long_a_row(t: Transaction, rows: list[Row]) -> None:
     keep_newest(t, rows)
     t.set(newest, "x" * 1000, 1)

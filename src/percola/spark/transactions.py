@@ -86,4 +86,4 @@ class _InTransactions(Generic[R, T]):
                 yield repo.run(partial(self._run, chunk), notify=self.notify)
 
     def _run(self, chunk: list[R], t: Transaction) -> T:
-        return self.body(t, chunk)
+        return self.body(t, [*chunk])  # A list of its own: it may be run again.
