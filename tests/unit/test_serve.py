@@ -9,6 +9,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from starlette.responses import Response
 from stores import Ground, ScriptedClock, at_work
 
 import percola
-from percola import Repository, Table, Transaction, Worker, inspection, observer
+from percola import DATE, Repository, Table, Transaction, Worker, inspection, observer
 from percola.cells import Cell, Kind
 from percola.observers import survey as surveying
 from percola.serve import HEADERS, Sample, Sampler, sampler, since
@@ -444,6 +445,27 @@ def test_a_dead_letter_is_retried_whatever_its_row_is(
     assert all(one.isprintable() for one in lines)
     mine.act(retry=name_of(HOSTILE))
     assert "it was not dead-lettered any more" in mine.part("observers")
+
+
+def test_rows_of_a_type_are_named_by_their_values(
+    mine: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    days = Table("days", rows=DATE)
+    sales = days.column("sales", int, observed=True)
+
+    @observer(sales)
+    def refuse(t: Transaction, day: date) -> None:
+        raise ValueError(day)
+
+    with percola.open(mine.repo.address, [days]) as other:
+        other.run(lambda t: t.set(sales, date(2010, 10, 4), 1))
+        Worker(other, [refuse], **QUICK).run_until_idle()
+    logged = [one.getMessage() for one in caplog.records if one.name == "percola.worker"]
+    assert len(logged) == 2 and all("on days[2010-10-04].sales" in one for one in logged), logged
+    assert "refuse 2010-10-04 days.sales" in mine.part("letters")
+    cell = Cell("days", DATE.encode(date(2010, 10, 4)), b"sales")
+    mine.act(retry=encode_letter(cell, "refuse"))
+    assert "Retry refuse on 2010-10-04 days.sales" in mine.part("observers")
 
 
 def test_all_dead_letters_of_an_observer_are_retried_in_the_background(

@@ -212,8 +212,8 @@ class Failures:
         following = "" if counts[0] >= self._attempts else f", the next one in {wait:.2f} s"
         log.warning(
             "observer %s failed on %s, attempt %d of %d%s:\n%s",
-            *(one.name, changes[0].cell, counts[0], self._attempts, following),
-            _shortened(story.traceback),
+            *(one.name, self._context.shown(changes[0].cell), counts[0], self._attempts),
+            *(following, _shortened(story.traceback)),
         )
         dead: list[bool] = []
         for dirty, count in zip(changes, counts, strict=True):
@@ -258,7 +258,8 @@ class Failures:
             changes.append(self._record(dirty))
         if not self._change(dirty, changes):
             return False
-        log.error("observer %s was dead-lettered on %s: %s", one.name, cell, error)
+        named = self._context.shown(cell)
+        log.error("observer %s was dead-lettered on %s: %s", one.name, named, error)
         self._metrics.dead_lettered.labels(one.name).inc()
         return True
 

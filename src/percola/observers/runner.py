@@ -435,7 +435,7 @@ class Runner:
             log.warning(
                 "observer %s goes on trying on %s: %d runs in a row have conflicted, the last one "
                 "so: %s",
-                *(one.name, cell, times * _CONFLICTS, error),
+                *(one.name, self._context.shown(cell), times * _CONFLICTS, error),
             )
 
     def _answered(self, run: _Run, began: float, timestamps: Iterable[int]) -> None:

@@ -19,12 +19,14 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from percola import inspection
+from percola.catalog import stored_schema
 from percola.cells import Cell
 from percola.errors import PercolaError, UsageError
 from percola.observers.observer import Observer
 from percola.platform import fork_safety as forks
 from percola.platform.text import count, printable
 from percola.repository import Repository
+from percola.serve import shown
 
 log = logging.getLogger("percola.serve")
 
@@ -98,7 +100,9 @@ class Actions:
         """
         if (name := form.get("retry")) is not None:
             cell, observer = decode_letter(name)
-            row = cell.row.decode("utf-8", "backslashreplace")
+            # With tables that are newer than the server.
+            schema = stored_schema(self._repo.context.store).with_codecs_of(self._repo.schema)
+            row = shown.row(schema, cell)
             what = f"Retry {observer} on {row} {inspection.column_name(cell)}"
 
             def retry() -> str:

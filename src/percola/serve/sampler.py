@@ -37,6 +37,7 @@ from percola.paused import PausedObserver, paused_observers
 from percola.platform import fork_safety as forks
 from percola.repository import Repository
 from percola.schema import Family, Schema
+from percola.serve import shown
 from percola.serve.rates import Rates, Speeds, retention
 from percola.serve.view import (
     HeldBack,
@@ -340,7 +341,7 @@ class Sampler:
 
     def _letters(self, schema: Schema, surveyed: Surveyed) -> list[Letter]:
         failures = [inspection.failure(*entry) for entry in surveyed.letters]
-        return [self.letter(one, _row_text(schema, one.cell)) for one in failures]
+        return [self.letter(one, shown.row(schema, one.cell)) for one in failures]
 
     def _locks(self, schema: Schema, surveyed: Surveyed) -> list[Lock]:
         return [
@@ -366,16 +367,8 @@ class Sampler:
         return [HeldBack(what, ts, self._times.age(ts)) for what, ts in ordered]
 
 
-def _row_text(schema: Schema, cell: Cell) -> str:
-    """A cell's row as text; its bytes if its table's codec is not known here."""
-    key = inspection.decoded_row(schema, cell)
-    if isinstance(key, bytes):
-        return key.decode("utf-8", "backslashreplace")
-    return key if isinstance(key, str) else repr(key)
-
-
 def _cell_text(schema: Schema, cell: Cell) -> str:
-    return f"{_row_text(schema, cell)} {inspection.column_name(cell)}"
+    return f"{shown.row(schema, cell)} {inspection.column_name(cell)}"
 
 
 def _by_column(

@@ -7,7 +7,10 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
+from percola import inspection
+from percola.cells import Cell
 from percola.platform.text import printable
+from percola.schema import Schema
 
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
@@ -20,6 +23,14 @@ def finalize(value: Any) -> Any:
     if isinstance(value, str) and not isinstance(value, Markup):
         return printable(value, keep="\n\t")
     return value
+
+
+def row(schema: Schema, cell: Cell) -> str:
+    """A cell's row as text; its bytes if the schema cannot decode them."""
+    key = inspection.decoded_row(schema, cell)
+    if isinstance(key, bytes):
+        return key.decode("utf-8", "backslashreplace")
+    return str(key)
 
 
 def duration(seconds: float) -> str:
