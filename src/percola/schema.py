@@ -392,6 +392,13 @@ class Table(Generic[R]):
             return repr(key)
         return str(row) if self._row_codec is not None else repr(row)
 
+    def shown(self, cell: Cell) -> str:
+        """One of its cells as messages name it: where rows have a type, by the row's value."""
+        if self._row_codec is None:
+            return str(cell)
+        column = cell.column.decode("utf-8", "backslashreplace")
+        return f"{cell.table}[{self.shown_row(cell.row)}].{column}"
+
     def _decode_row(self, key: bytes) -> R:
         assert self._row_codec is not None
         try:
@@ -448,10 +455,7 @@ class Schema:
     def shown(self, cell: Cell) -> str:
         """A cell as messages name it: where rows have a type, by the row's value."""
         table = self._tables.get(cell.table)
-        if table is None or not isinstance(table.rows, Codec):
-            return str(cell)
-        column = cell.column.decode("utf-8", "backslashreplace")
-        return f"{cell.table}[{table.shown_row(cell.row)}].{column}"
+        return str(cell) if table is None else table.shown(cell)
 
     def to_json(self) -> str:
         """The schema as the repository stores it."""

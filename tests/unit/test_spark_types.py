@@ -366,7 +366,7 @@ def test_wider_types_are_read_and_a_wrong_value_is_told_with_its_cell() -> None:
     assert found == {"row": Decimal("1.5"), "count": -3.0, "sold": None, "made": midnight}
     with pytest.raises(WrongTypeError, match=r"\.sold holds .* cannot be read as double"):
         to_batch(columns, [(row, {b"sold": INT64.encode(2**53 + 1)})])
-    with pytest.raises(WrongTypeError, match=r"\.count holds b'text', which cannot be read"):
+    with pytest.raises(WrongTypeError, match=r"^shop\[1.5\].count holds b'text', which can"):
         to_batch(columns, [(row, {b"count": b"text"})])
     with pytest.raises(WrongTypeError, match=r"The row b'text' should be decimal\(5,1\)"):
         to_batch(columns, [(b"text", {b"count": INT16.encode(1)})])
@@ -423,6 +423,11 @@ def test_a_family_as_rows_has_the_types_of_its_row_and_values() -> None:
     assert long_rows(offers, fields, "row").batch(*arrays).to_pylist() == [
         {"row": Decimal("1.5"), "qualifier": "x", "value": Decimal("9.99")}
     ]
+    arrays[2] = pa.array([b"text"], pa.binary())
+    with pytest.raises(WrongTypeError, match=r"^shop\[1.5\].offers:x holds b'text', which"):
+        long_rows(offers, fields, "row").batch(*arrays)
+    with pytest.raises(WrongTypeError, match=r"^shop\[1.5\].offers:x holds b'text', which"):
+        to_batch(chosen(shop), [(cell[0], {b"offers:x": b"text"})])
     narrow = struct("row decimal(4,1)")
     with pytest.raises(WrongTypeError, match=r"'row' .* is decimal\(5,1\); it cannot be decimal"):
         long_rows(offers, narrow, "row")

@@ -345,13 +345,13 @@ def value_array(one: Chosen, raws: Raws, keys: Raws, kind: pa.DataType) -> pa.Ar
     """
     member = one.member
     assert isinstance(member, Column)
-    name, column = member.table_name, member.key
+    table, column = member.table, member.key
     return cells_array(
         member.codec,
         one.value_type,
         raws,
         kind,
-        lambda at: Cell(name, _binary(keys)[at].as_py(), column),
+        lambda at: table.shown(Cell(table.name, _binary(keys)[at].as_py(), column)),
     )
 
 
@@ -360,11 +360,11 @@ def cells_array(
     spark: DataType,
     raws: Raws,
     kind: pa.DataType,
-    cell: Callable[[int], Cell],
+    cell: Callable[[int], str],
 ) -> pa.Array:
     """Encoded values as an Arrow array of `kind`, the Arrow type of Spark's type `spark`.
 
-    `cell` returns the cell of a value: WrongTypeError names the first that is not of the type.
+    `cell` names the cell of a value: WrongTypeError has that of the first not of the type.
     """
     as_text = codec.name == "json" and isinstance(spark, StringType)
     if is_fixed(codec):
@@ -422,7 +422,7 @@ def _parsed(codec: Codec[Any], raw: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _unreadable(
-    codec: Codec[Any], spark: DataType, cell: Cell, raw: bytes | None, error: Exception
+    codec: Codec[Any], spark: DataType, cell: str, raw: bytes | None, error: Exception
 ) -> WrongTypeError:
     reason = f" ({error})" if isinstance(error, JsonShapeError) else ""
     hint = " A schema may give it decimal(38,0)." if codec.name == "int" else ""
@@ -438,8 +438,9 @@ def _family_array(
     mine = _where(pc.starts_with(cells.columns, family.prefix))
     names, raws, row_of = cells.columns.take(mine), cells.values.take(mine), row_of[mine]
 
-    def cell(at: int) -> Cell:
-        return Cell(family.table.name, cells.rows[row_of[at]].as_py(), names[at].as_py())
+    def cell(at: int) -> str:
+        row, column = cells.rows[row_of[at]].as_py(), names[at].as_py()
+        return family.table.shown(Cell(family.table.name, row, column))
 
     items = cells_array(family.codec, one.value_type, raws, kind.item_type, cell)
     counts = np.bincount(row_of, minlength=len(cells.rows))

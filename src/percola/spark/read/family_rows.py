@@ -45,9 +45,10 @@ class LongRows:
 
         Raises WrongTypeError, which names a cell whose value is not of the family's type.
         """
+        table = self.family.table
 
-        def cell(at: int) -> Cell:
-            return Cell(self.family.table.name, rows[at].as_py(), names[at].as_py())
+        def cell(at: int) -> str:
+            return table.shown(Cell(table.name, rows[at].as_py(), names[at].as_py()))
 
         schema = arrow_schema(self.schema)
         arrays = []
