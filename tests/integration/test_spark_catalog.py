@@ -324,6 +324,31 @@ def test_a_table_is_followed_as_a_stream_into_another(
     assert query("SELECT row, price FROM $.products WHERE row = 's9'") == [("s9", 90.0)]
 
 
+def test_what_an_aggregate_of_a_stream_updates_is_written_over(
+    spark: SparkSession, query: Query, catalog: str, repo: Repository, tmp_path: Path
+) -> None:
+    sums = (
+        spark.readStream.option("startingTimestamp", "earliest")
+        .table(f"{catalog}.sales")
+        .selectExpr("'sum of ' || left(row, 1) AS row", "amount")
+        .groupBy("row")
+        .agg({"amount": "sum"})
+        .selectExpr("row", "cast(`sum(amount)` AS double) AS price")
+    )
+    shuffled = spark.conf.get("spark.sql.shuffle.partitions")
+    spark.conf.set("spark.sql.shuffle.partitions", "1")  # Each has a store of the state.
+    try:
+        for add, total in ((5, 5.0), (6, 11.0)):
+            put(repo, amount, f"u{add}", add)
+            written = sums.writeStream.outputMode("update").trigger(availableNow=True)
+            written = written.option("checkpointLocation", str(tmp_path / "checkpoint"))
+            assert written.toTable(f"{catalog}.products").awaitTermination(120)
+            found = query("SELECT price FROM $.products WHERE row = 'sum of u'")
+            assert found == [(total,)]
+    finally:
+        spark.conf.set("spark.sql.shuffle.partitions", str(shuffled))
+
+
 # --- Mistakes ---------------------------------------------------------------------------------
 
 

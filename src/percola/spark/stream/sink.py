@@ -38,7 +38,8 @@ def stream_writer(
     if overwrite:
         raise UsageError(
             "A stream into Percola cannot have outputMode('complete'), which empties the table "
-            "with every batch. Use 'append' or 'update': rows are written over by their key."
+            "with every batch. Use 'append', or 'update' with toTable and a catalog's table: rows "
+            "are written over by their key."
         )
     return StreamWriter(plan(options, schema, overwrite=False))
 

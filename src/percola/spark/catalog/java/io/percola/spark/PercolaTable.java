@@ -37,6 +37,7 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonScanBuilder;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.internal.SQLConf;
+import org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend;
 import org.apache.spark.sql.sources.Filter;
 import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructField;
@@ -151,12 +152,21 @@ class PercolaTable implements SupportsRead, SupportsWrite, SupportsRowLevelOpera
                 return rows;
               }
             });
-    return new WriteBuilder() {
-      @Override
-      public Write build() {
-        return new MeasuredWrite(python.build());
-      }
-    };
+    return new Writer(python);
+  }
+
+  /** Rows are written over by their key, so a stream's updates are appended like other rows. */
+  private static final class Writer implements SupportsStreamingUpdateAsAppend {
+    private final WriteBuilder python;
+
+    Writer(WriteBuilder python) {
+      this.python = python;
+    }
+
+    @Override
+    public Write build() {
+      return new MeasuredWrite(python.build());
+    }
   }
 
   /** This table for TRUNCATE TABLE. */
