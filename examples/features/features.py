@@ -27,10 +27,10 @@ last = Tree("last", events, MAX)
 def follow(t: Transaction, event: str) -> None:
     """Let an event contribute to the features of its user; a deleted one takes it back."""
     row = t.get_row(events, event)
-    what, who = row.get(kind), row.get(user)
+    what, who, which = row.get(kind), row.get(user), row.get(product)
     bought, looked, is_there = what == "buy", what == "look", what is not None
     spent.contribute(t, event, {who: {"cents": row.get(cents) or 0}} if bought and who else {})
-    looked_at.contribute(t, event, {who: [row.get(product) or ""]} if looked and who else {})
+    looked_at.contribute(t, event, {who: [which]} if looked and who and which else {})
     last.contribute(t, event, {who: row.get(at)} if is_there and who else {})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import sys
+from urllib.parse import unquote
 
 import percola
 from features import SCHEMA, last, looked_at, spent
@@ -12,8 +13,9 @@ if __name__ == "__main__":
     with percola.open("./shop", SCHEMA) as repo, repo.snapshot() as now:
         out = csv.writer(sys.stdout, lineterminator="\n")
         out.writerow(["user", "purchases", "cents", "products_seen", "last_event"])
-        users = {name for name, _ in spent.groups(now)} | {row.key for row in now.scan(last.table)}
-        for name in sorted(one for one in users if "/" not in one):
+        # Every user has a last event. Other rows of its tree have a slash; names have it escaped.
+        users = {unquote(row.key) for row in now.scan(last.table) if "/" not in row.key}
+        for name in sorted(users):
             bought = spent.get(now, name)
             seen = looked_at.get(now, name)
             newest = last.get(now, name)
