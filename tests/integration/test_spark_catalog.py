@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -388,6 +389,19 @@ def test_a_builder_keeps_other_jars(catalog: str, tmp_path: Path) -> None:
     assert configure(builder, catalogs={"shop": str(tmp_path)}) is builder
     assert builder._options["spark.jars"] == f"/other.jar,{catalog_jar()}"
     assert builder._options["spark.sql.catalog.shop.path"] == str(tmp_path)
+
+
+def test_a_session_takes_the_jar_from_whatever_folder_it_is_in(
+    spark: SparkSession, catalog: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = spark._jsparkSession.sharedState().jarClassLoader()
+    for folder in ("größe-1", "a b", "Bob's", "100%"):
+        (tmp_path / folder).mkdir()
+        jar = shutil.copy(catalog_jar(), tmp_path / folder / f"{len(folder)}.jar")
+        with monkeypatch.context() as patched:
+            patched.setattr("percola.spark.catalog._JAR", Path(jar))
+            configure(spark, catalogs={"elsewhere": str(tmp_path)})
+        assert loader.getURLs()[-1].openStream().read() == ord("P"), folder  # As in PK.
 
 
 @pytest.mark.parametrize("wrong", ["percola", "my-shop", ""])

@@ -6,6 +6,10 @@ Spark finds `format("percola")` without this where `percola` is installed beside
 
 from __future__ import annotations
 
+import atexit
+import re
+import shutil
+import tempfile
 from collections.abc import Mapping
 from typing import Final, TypeVar
 
@@ -51,8 +55,21 @@ def configure(target: B, *, catalogs: Mapping[str, str] | None = None) -> B:
     from percola.spark.source import PercolaDataSource  # It imports Arrow.
 
     if jar is not None:
-        target.sql(f"ADD JAR '{jar}'")
+        target.sql(f"ADD JAR '{_addable(jar)}'")
     for name, value in settings.items():
         target.conf.set(name, value)
     target.dataSource.register(PercolaDataSource)
     return target
+
+
+def _addable(jar: str) -> str:
+    """The jar's path, or that of a copy where it has characters that ADD JAR takes for others.
+
+    SQL ends its text at a quote, and Spark encodes spaces and signs twice: then it looks for the
+    classes in a file that is not there.
+    """
+    if re.fullmatch(r"[\w./-]+", jar):
+        return jar
+    folder = tempfile.mkdtemp(prefix="percola-catalog-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return shutil.copy(jar, folder)
