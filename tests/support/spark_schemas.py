@@ -15,6 +15,7 @@ from pyspark.sql.types import (
     IntegerType,
     LongType,
     MapType,
+    NullType,
     ShortType,
     StringType,
     StructField,
@@ -28,7 +29,7 @@ _SIMPLE: dict[str, DataType] = {
     for one in (
         *(StringType(), BinaryType(), BooleanType(), FloatType(), DoubleType()),
         *(ByteType(), ShortType(), IntegerType(), LongType()),
-        *(DateType(), TimestampType(), TimestampNTZType()),
+        *(DateType(), TimestampType(), TimestampNTZType(), NullType()),
     )
 }
 

@@ -216,6 +216,7 @@ def test_a_value_too_large_for_the_store_is_told_with_its_row() -> None:
         ("row string", {}, "have a key and nothing else"),
         ("row string, sise bigint", {}, "Did you mean 'size'"),
         ("row string, size string", {}, "holds int, which is bigint in Spark"),
+        ("row string, size void", {}, "cannot be void: cast it to bigint"),
         ("row int, size bigint", {}, "is string in Spark, not int"),
         ("row string, refresh string", {}, "is weak"),
         ("row string, links string", {}, "is a family"),

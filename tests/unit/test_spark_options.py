@@ -48,6 +48,7 @@ def test_a_folder_is_the_same_in_every_process(
         ({**HERE, "path": ""}, "The option path is empty: ''."),
         ({**HERE, "path": "memory:"}, "A memory repository lives in one process"),
         ({**HERE, "atomicty": "row"}, "'atomicty' is not known. Did you mean atomicity?"),
+        ({**HERE, "paths": '["./a", "./b"]'}, "reads one repository: load each path by itself"),
         ({**HERE, "zzz": "1"}, r"'zzz' is not known. Known are: path, table, rowColumn,"),
         ({**HERE, "atomicity": "table"}, "atomicity is none of row, chunk, job: 'table'."),
         ({**HERE, "pushFilters": "yes"}, "is neither 'true' nor 'false': 'yes'."),

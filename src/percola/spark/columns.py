@@ -30,7 +30,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import DataType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import DataType, MapType, NullType, StringType, StructField, StructType
 
 from percola.cells import Cell
 from percola.codecs import Codec
@@ -250,7 +250,8 @@ def _chosen_field(
         kind = kind.valueType
     if not (writes if writing else reads)(member.codec, kind):
         usual = type_of(member.codec).simpleString()
-        cast = f": cast it to {usual}" if writing and is_typed(member.codec) else ""
+        casts = writing and (is_typed(member.codec) or isinstance(kind, NullType))
+        cast = f": cast it to {usual}" if casts else ""
         raise WrongTypeError(
             f"The column {member!r} holds {member.codec.name}, which is {usual} in Spark"
             f"{other_types(member.codec)}; it cannot be {kind.simpleString()}{cast}."

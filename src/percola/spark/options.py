@@ -297,6 +297,8 @@ def _unknown(name: str) -> str:
         return (
             f"CREATE TABLE … USING percola would enter the table in Spark's own catalog. {_CATALOG}"
         )
+    if name.lower() == "paths":  # Spark's, for a list in load.
+        return "A frame reads one repository: load each path by itself, and put frames together."
     near = difflib.get_close_matches(name.lower(), _BY_NAME, 1)
     hint = f" Did you mean {_BY_NAME[near[0]].name}?" if near else ""
     known = ", ".join(option.name for option in OPTIONS)
