@@ -52,7 +52,7 @@ from percola.codecs import (
     StructCodec,
     codec_named,
 )
-from percola.errors import SchemaError, WrongTypeError
+from percola.errors import SchemaError, UsageError, WrongTypeError
 from percola.gc.time_log import CommitTimes
 from percola.repository import Repository
 from percola.schema import Column, Family, R, Table, WeakColumn
@@ -96,7 +96,7 @@ class Events(Generic[R]):
         decimals: one of `DECIMALS`.
 
     Raises SchemaError if a column has the name of the row's key, if there is none besides it, or
-    for another word.
+    for another word; UsageError for what is no column of the table.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class Events(Generic[R]):
                 f"decimals={decimals!r} is no encoding of decimals: use {' or '.join(DECIMALS)}."
             )
         self._table = table
-        self._columns = columns = None if columns is None else list(columns)
+        self._columns = columns = None if columns is None else _listed(table, columns)
         given = table.members if columns is None else columns
         self._members: list[Member[R]] = [m for m in given if not isinstance(m, WeakColumn)]
         if not self._members:
@@ -239,6 +239,16 @@ class Events(Generic[R]):
                     f"{member.codec.name} in an event{why}"
                 ) from error
         return found
+
+
+def _listed(table: Table[R], columns: Iterable[Member[R]]) -> list[Member[R]]:
+    if isinstance(columns, Column | Family):
+        raise UsageError(f"The columns of events are a list, but this is {columns!r} alone.")
+    found = list(columns)
+    for one in found:
+        if not isinstance(one, Column | Family) or one.table.name != table.name:
+            raise UsageError(f"{one!r} is no column or family of the table {table.name!r}.")
+    return found
 
 
 def _version() -> str:

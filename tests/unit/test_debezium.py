@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import percola
-from percola import JSON, Repository, SchemaError, Table, WrongTypeError, feed
+from percola import JSON, Repository, SchemaError, Table, UsageError, WrongTypeError, feed
 from percola.codecs import (
     DATE,
     FLOAT32,
@@ -183,5 +183,8 @@ def test_what_an_event_cannot_hold_is_refused_in_a_sentence(repo: Repository) ->
         Events(orders, row_name="note")
     with pytest.raises(SchemaError, match="need a column besides the row's key"):
         Events(orders, columns=[])
+    for wrong in (["cents"], cents, [Table("others").column("cents", int)]):
+        with pytest.raises(UsageError, match=r"are a list|is no column or family of"):
+            Events(orders, columns=wrong)  # type: ignore[arg-type]
     with pytest.raises(SchemaError, match="use precise or string"):
         Events(orders, decimals="double")
