@@ -262,6 +262,8 @@ def test_retry_wants_to_know_which(folder: Path) -> None:
     assert is_error(call(*where, "--row", "a"), "several tables")
     assert is_error(call(*where, "--row", "", "-t", "docs"), "not empty")
     assert is_error(call(*where, "--table", "nowhere"), "nowhere")
+    # As of a variable that is not set: not those of all tables.
+    assert is_error(call(*where, "--table", ""), "no table ''")
     assert "Usage" in call("--repo", folder, "failed", "--help").out
 
 

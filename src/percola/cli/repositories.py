@@ -217,7 +217,8 @@ def failed_retry(
     if some is every:
         raise click.UsageError("Say which: either --observer, --row or --table, or --all.")
     with session.open() as repo:
-        whole = arguments.find_table(repo, table) if table or row is not None else None
+        named = table is not None or row is not None
+        whole = arguments.find_table(repo, table) if named else None
         key = None if whole is None or row is None else arguments.parse_row(whole, row)
         retried = inspection.retry_failures(repo, observer=observer, table=whole, row=key)
     sentence = f"{display.count(retried, 'failure')} made dirty again: a worker will look."
