@@ -255,6 +255,16 @@ def test_a_name_that_no_dead_letter_has_is_named_where_none_is_listed(
     assert call(*words, "--observer", "mesure").out == told
 
 
+@pytest.mark.parametrize("name", ["list", "retry"])
+def test_an_observer_may_have_the_name_of_a_command(
+    folder: Path, repo: Repository, name: str
+) -> None:
+    for words in (["--observer", name], ["--json", "--repo", str(folder), "--observer", name]):
+        answer = call("--repo", folder, "failed", *words)
+        assert answer.code == 0 and ("no change" in answer.out.lower() or answer.json), answer
+    assert "--no-traceback" in call("--repo", folder, "failed", "--observer", name, "--help").out
+
+
 def test_retry_wants_to_know_which(folder: Path) -> None:
     where = ("--repo", folder, "failed", "retry")
     assert call(*where).code == 2

@@ -184,9 +184,22 @@ class ListByDefault(click.Group):
     """A group that runs its command `list` if none is named."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not any(text in self.commands or text in ctx.help_option_names for text in args):
+        if not self._names_command(ctx, args):
             args.insert(0, "list")
         return super().parse_args(ctx, args)
+
+    def _names_command(self, ctx: click.Context, args: Sequence[str]) -> bool:
+        """Whether the first word after the group's own options is a command, or asks for help."""
+        own = [one for one in self.params if isinstance(one, click.Option)]
+        flags = {name for one in own if one.is_flag for name in one.opts}
+        taking = {name for one in own if not one.is_flag for name in one.opts}
+        words = iter(args)
+        for text in words:
+            if text in taking:
+                next(words, None)
+            elif text not in flags and text.partition("=")[0] not in taking:
+                return text in self.commands or text in ctx.help_option_names
+        return False
 
 
 def _never_go_without_output() -> None:
