@@ -353,6 +353,9 @@ def test_the_oracle_of_another_repository_is_not_believed(
         percola.open(address_of(store, zookeeper, foreign), [accounts]).snapshot()
 
 
+TLS_UNSET = ("--tls-cert", "", "--tls-key", "")
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -376,6 +379,19 @@ def test_the_oracle_of_another_repository_is_not_believed(
         (
             ["--repo", "bigtable://p/i", "oracle", "--listen", "h:1", "--token-file", "/none"],
             "--token-file names /none, which cannot be read: No such file or directory",
+        ),
+        # As of variables that are not set: it does not serve without what was asked for.
+        (
+            [*("--repo", "bigtable://p/i", "oracle", "--listen", "h:1"), *TLS_UNSET],
+            "--tls-cert names no file",
+        ),
+        (
+            ["--repo", "bigtable://p/i", "oracle", "--listen", "h:1", "--tls-client-ca", ""],
+            "--tls-client-ca with both",
+        ),
+        (
+            ["--repo", "bigtable://p/i", "oracle", "--listen", "h:1", "--token-file", ""],
+            "--token-file names no file",
         ),
         (
             ["--repo", "bigtable://p/i", "oracle", "--listen", "127.0.0.1:0", "--lease", "0"],

@@ -126,6 +126,7 @@ def test_a_taken_port_and_files_that_are_none_are_a_sentence(folder: Path, tmp_p
     (tmp_path / "token").write_text("two lines\nof it\n")
     assert is_error(refused(folder, "--token-file", "token"), "one line")
     assert is_error(refused(folder, "--token-file", "nowhere"), "nowhere", "cannot be read")
+    assert is_error(refused(folder, "--token-file", ""), "--token-file names no file")
     (tmp_path / "token").write_text("0123456789abcdef\n")
     for host in ("..example.org", "a" * 64):
         answer = refused(folder, "--host", host, "--token-file", "token")

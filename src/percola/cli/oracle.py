@@ -93,22 +93,25 @@ def oracle(
             "timestamps. 'percola oracle' is for stores that many machines share, as "
             "bigtable://project/instance."
         )
-    if bool(tls_cert) != bool(tls_key) or (tls_client_ca and not tls_cert):
+    # An empty name, as of a variable that is not set, is refused: not served without.
+    if (tls_cert is None) != (tls_key is None) or (tls_client_ca is not None and tls_cert is None):
         raise ConflictingOptionsError(
             "--tls-cert and --tls-key go together, and --tls-client-ca with both."
         )
     from percola.oracle.server import OracleServer, Tls, check_access, serve
 
     tls = None
-    if tls_cert and tls_key:
-        roots = network.read_file(tls_client_ca, "--tls-client-ca") if tls_client_ca else b""
+    if tls_cert is not None and tls_key is not None:
+        roots = b""
+        if tls_client_ca is not None:
+            roots = network.read_file(tls_client_ca, "--tls-client-ca")
         tls = Tls(
             network.read_file(tls_cert, "--tls-cert"),
             network.read_file(tls_key, "--tls-key"),
             roots,
         )
     token = ""
-    if token_file:
+    if token_file is not None:
         token = network.one_line(network.read_file(token_file, "--token-file"), "--token-file")
     check_access(listen, token, tls)
     # A busy store takes longer than a lease to create a table.

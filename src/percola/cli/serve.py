@@ -87,12 +87,13 @@ def serve(
         from percola.serve.login import Login
     except ImportError as error:
         raise UsageError(str(error)) from error
-    if bool(tls_cert) != bool(tls_key):
+    # An empty name, as of a variable that is not set, is refused: not served without.
+    if (tls_cert is None) != (tls_key is None):
         raise ConflictingOptionsError(
             "TLS takes --tls-cert and --tls-key together: a certificate and its key."
         )
     token = ""
-    if token_file:
+    if token_file is not None:
         token = network.one_line(network.read_file(token_file, "--token-file"), "--token-file")
     elif not is_loopback(host):
         raise UsageError(
@@ -101,7 +102,7 @@ def serve(
             "serve on 127.0.0.1."
         )
     for file, option in ((tls_cert, "--tls-cert"), (tls_key, "--tls-key")):
-        if file:
+        if file is not None:
             network.read_file(file, option)
     with ExitStack() as stack:
         observers: list[Observer[Any]] = []

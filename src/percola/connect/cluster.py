@@ -209,6 +209,8 @@ def read_secret(variable: str) -> bytes | None:
 
 def read_file(path: str, what: str) -> bytes:
     """A file's bytes; UsageError in words if it cannot be read or is empty."""
+    if not path:
+        raise UsageError(f"{what} names no file: its name is empty.")
     try:
         found = Path(path).read_bytes()
     except OSError as error:
