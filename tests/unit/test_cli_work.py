@@ -280,6 +280,14 @@ def test_retry_wants_to_know_which(folder: Path) -> None:
 # --- worker -----------------------------------------------------------------------------
 
 
+def test_an_empty_name_of_a_schema_is_none(folder: Path, app: Path, tmp_path: Path) -> None:
+    """As of a variable that is not set: what it should name would be missing."""
+    answer = run("--repo", folder, "worker", "app:measure", "--schema", "", cwd=app)
+    assert is_error(answer, "MODULE:NAME")
+    assert is_error(call("--repo", tmp_path / "new", "init", "--schema", ""), "MODULE:NAME")
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize("name", ["OBSERVERS", "measure", "no_argument", "with_repo"])
 def test_a_worker_runs_what_the_module_names(folder: Path, app: Path, name: str) -> None:
     assert call("--repo", folder, "set", "a", "contents", "hello").code == 0

@@ -47,14 +47,17 @@ def init(
     index_feeds: bool,
 ) -> None:
     """Create a repository, or add tables to one."""
-    if schema and columns:
+    if schema is not None and columns:
         raise ConflictingOptionsError(
             "--schema and --column both declare tables: give one of the two."
         )
     address = session.where()
     if (network := network_address(address)) is not None:
         network.refuse_durability(durability)
-    tables = targets.load_schema(schema) if schema else arguments.declare_tables(columns)
+    if schema is not None:
+        tables = targets.load_schema(schema)
+    else:
+        tables = arguments.declare_tables(columns)
     try:
         with percola.open(address, create=False) as repo:
             known = {table.name for table in repo.schema}

@@ -44,7 +44,7 @@ def opened(
     """
     with repository.open(address, create=False, durability=durability) as repo:
         observers = load_observers(target, repo)
-        tables = {one.name: one for one in (load_schema(schema) if schema else ())}
+        tables = {one.name: one for one in (() if schema is None else load_schema(schema))}
         for one in observers:
             tables.setdefault(one.table.name, one.table)
         with repository.open(
