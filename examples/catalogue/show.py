@@ -11,6 +11,9 @@ if __name__ == "__main__":
     name = sys.argv[1]
     with percola.open("./shop", create=False) as repo, repo.snapshot() as now:
         summary = by_category.get(now, name)
+        if not summary:
+            print(f"{name}: no products")
+            sys.exit()
         lowest, product = cheapest.get(now, name)
         print(f"{name}: {summary.count:,} products, on average {summary.mean('price'):.2f}")
         history = [str(one[price]) for one in now.scan(prices, prefix=f"{product}/")]

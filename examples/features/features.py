@@ -1,7 +1,7 @@
 """Features of users, which follow the events of a shop.
 
 - events: one row an event, with its user, kind, product and cents
-- spent: how many purchases a user has made, and for how much
+- spent: how many events a user has, how many of them are purchases, and for how much
 - looked_at: the different products that a user has looked at
 - last: the time of a user's last event
 """
@@ -18,7 +18,7 @@ product = events.column("product", str)
 cents = events.column("cents", int)
 at = events.column("at", str)
 
-spent = Sums("spent", events, {"cents": int})
+spent = Sums("spent", events, {"purchases": int, "cents": int})
 looked_at = Distinct("looked_at", events)
 last = Tree("last", events, MAX)
 
@@ -29,7 +29,8 @@ def follow(t: Transaction, event: str) -> None:
     row = t.get_row(events, event)
     what, who, which = row.get(kind), row.get(user), row.get(product)
     bought, looked, is_there = what == "buy", what == "look", what is not None
-    spent.contribute(t, event, {who: {"cents": row.get(cents) or 0}} if bought and who else {})
+    purchase = {"purchases": int(bought), "cents": (row.get(cents) or 0) if bought else 0}
+    spent.contribute(t, event, {who: purchase} if is_there and who else {})
     looked_at.contribute(t, event, {who: [which]} if looked and who and which else {})
     last.contribute(t, event, {who: row.get(at)} if is_there and who else {})
 

@@ -56,6 +56,30 @@ def test_the_example_prints_what_its_readme_shows(example: str, tmp_path: Path) 
     assert run_page(example, tmp_path / example, environment()) >= 2
 
 
+def said(folder: Path, *commands: str) -> str:
+    """What the last of some commands prints in an example's folder."""
+    done = answer_of(["bash", "-euc", "\n".join(commands)], cwd=folder, **environment())
+    assert done.code == 0, done
+    return done.out
+
+
+def test_the_search_engine_finds_words_with_its_own_signs_in_them(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(ROOT / "examples" / "search", tmp_path / "search"))
+    found = said(
+        folder,
+        """python write.py n1 Garden 'It rains in "Baden-Baden".'""",
+        "percola --repo ./notebook worker notes:export --until-idle >worker.log",
+        """python find.py baden-baden '"rains' """,
+    )
+    assert found.endswith("\n1 found\n")
+
+
+def test_the_catalogue_says_that_a_category_has_no_products(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(ROOT / "examples" / "catalogue", tmp_path / "catalogue"))
+    begin = "percola --repo ./shop init --schema catalogue:SCHEMA >/dev/null"
+    assert said(folder, begin, "python show.py toys") == "toys: no products\n"
+
+
 @pytest.mark.long
 @pytest.mark.timeout(900)  # Three Spark sessions, one after the other.
 @pytest.mark.parametrize("example", sorted(ON_SPARK))

@@ -10,11 +10,13 @@ import sys
 from pathlib import Path
 
 FEATURES = Path(__file__).resolve().parents[2] / "examples" / "features"
-EVENTS = """\
+LONG = "x" * 120
+EVENTS = f"""\
 event,user,kind,product,cents,at
 1,ann/lee,buy,p1,2000,2026-11-02T09:00
 2,100%~,look,p1,,2026-11-02T09:01
 3,cy,look,,,2026-11-02T09:02
+4,{LONG},buy,p1,5,2026-11-02T09:03
 """
 
 
@@ -42,4 +44,5 @@ def test_users_have_features_whatever_their_names_are_and_what_an_event_lacks(
         ["100%~", "0", "0", "1", "2026-11-02T09:01"],
         ["ann/lee", "1", "2000", "0", "2026-11-02T09:00"],
         ["cy", "0", "0", "0", "2026-11-02T09:02"],
+        [LONG, "1", "5", "0", "2026-11-02T09:03"],
     ]
