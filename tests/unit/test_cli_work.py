@@ -288,6 +288,24 @@ def test_an_empty_name_of_a_schema_is_none(folder: Path, app: Path, tmp_path: Pa
     assert not (tmp_path / "new").exists()
 
 
+def test_a_module_may_configure_logging(folder: Path, app: Path) -> None:
+    program = """
+import logging
+from app import contents
+from percola import observer
+
+logging.basicConfig(level=logging.INFO, format="own %(levelname)s %(name)s: %(message)s")
+
+@observer(contents)
+def measure(t, row):
+    logging.getLogger("shop").info("measured %s", row)
+"""
+    (app / "logs.py").write_text(program)
+    assert call("--repo", folder, "set", "a", "contents", "x").code == 0
+    answer = run("--repo", folder, "worker", "logs:measure", "--until-idle", cwd=app)
+    assert (answer.code, answer.err) == (0, "own INFO shop: measured a\n")
+
+
 @pytest.mark.parametrize("name", ["OBSERVERS", "measure", "no_argument", "with_repo"])
 def test_a_worker_runs_what_the_module_names(folder: Path, app: Path, name: str) -> None:
     assert call("--repo", folder, "set", "a", "contents", "hello").code == 0

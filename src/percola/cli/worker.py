@@ -109,7 +109,6 @@ def worker(
     then the change is dead-lettered ('percola failed'). Paused observers are left alone ('percola
     observers').
     """
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     kept = None if retention == "none" else arguments.parse_duration(retention, "0, or none")
     survey = None if metrics_port is None else _SURVEY_SECONDS
     options = WorkerOptions(timeout=timeout, retention=kept, survey=survey, report=EVERY)
@@ -123,6 +122,8 @@ def worker(
         repo, observers = stack.enter_context(
             targets.opened(session.where(), target, schema, durability=durability)
         )
+        # Unless the module has configured it, when it was imported.
+        logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
         options.threads = threads if threads is not None else _threads(repo)
         run = Worker(repo, observers, options)
         if processes > 1:
