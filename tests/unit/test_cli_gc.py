@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from commands import bal, call, folder, is_error, put, repo, run, title
 
@@ -34,7 +36,8 @@ def test_gc_says_who_keeps_it_from_removing_more(repo: Repository) -> None:
     with repo.snapshot() as snapshot:
         put(repo, bal, "Bob", 2)
         answer = run("--repo", repo.address, "gc", "--retention", "0")
-        assert f"Not later, because a snapshot at {snapshot.start_ts} is still" in answer.out
+        reading = f"a snapshot at {snapshot.start_ts} is still being read by process {os.getpid()}"
+        assert f"Not later, because {reading} (user " in answer.out
         assert snapshot.get(bal, "Bob") == 1
 
 

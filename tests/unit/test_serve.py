@@ -222,7 +222,7 @@ def test_the_safe_point_has_an_age_and_what_holds_it_back(page: Served) -> None:
         told = page.part("details")
     assert f"The oldest timestamp that can be read is {now.start_ts:,}" in told
     assert "the hold 'for a <b>stream</b>', until it ends or is released" in told
-    assert "a snapshot or transaction that a process has open" in told
+    assert f"a snapshot or transaction that process {os.getpid()} (user " in told
 
 
 def test_hostile_rows_and_tracebacks_are_text_and_nothing_else(page: Served) -> None:

@@ -82,6 +82,10 @@ class Coordination(ABC):
     def oldest_held(self) -> int | None:
         """The oldest timestamp that a live process, including this one, reads at; or None."""
 
+    def readers(self, ts: int) -> list[str]:
+        """The live processes that hold `ts` back, as far as they are known, for messages."""
+        return []
+
     @abstractmethod
     def announce_observers(self, observers: dict[str, list[str]]) -> None:
         """Publish which observers this process runs, by column.

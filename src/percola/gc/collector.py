@@ -80,6 +80,8 @@ _TURN: Final = Cell(SYSTEM_TABLE, b"gc", b"")
 """Its advisory lock is that of collecting."""
 _RECORDS: Final = 1_000
 _LONGEST_REST: Final = 10.0
+_NAMED: Final = 3
+"""Processes that read at the oldest timestamp and are named."""
 """Seconds: the store may not have answered for long, or the process have been stopped."""
 _CHANGES: Final = 10_000
 """The most changes of one row in one mutation: stores limit that, Bigtable to 100,000."""
@@ -217,7 +219,9 @@ class GarbageCollector:
         chosen, why = self._retained(latest)
         held = self._context.coordination.oldest_held()
         if held is not None and held < chosen:
-            chosen, why = held, f"a snapshot at {held} is still being read"
+            readers = self._context.coordination.readers(held)[:_NAMED]
+            by = f" by {', '.join(readers)}" if readers else ""
+            chosen, why = held, f"a snapshot at {held} is still being read{by}"
         for hold in holds(self._store, self._context.clock, remove_expired=True)[:1]:
             if hold.ts < chosen:
                 chosen, why = hold.ts, f"{hold.name!r} holds {hold.ts} back"

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from percola.platform.file_locks import Holder, holders
 from percola.platform.files import open_file
 from percola.store.lmdb import driver
 
@@ -95,6 +96,11 @@ class ActiveSlots:
             if not self._free_if_dead(slot):
                 oldest = ts
         return oldest
+
+    def readers(self, ts: int) -> list[Holder]:
+        """The processes that hold `ts`, as far as the system reveals them."""
+        slots = [slot for slot, held in enumerate(self._view.tolist()) if held == ts]
+        return [one for slot in slots for one in holders(self._fd, "POSIX", slot * _BYTES)]
 
     def _free_if_dead(self, slot: int) -> bool:
         """Whether the owner of a slot has ended; its slot is then freed."""

@@ -249,6 +249,9 @@ class LocalCoordination(Coordination):
     def oldest_held(self) -> int | None:
         return (self._active_slots or self._open_active_slots()).oldest()
 
+    def readers(self, ts: int) -> list[str]:
+        return list(map(str, (self._active_slots or self._open_active_slots()).readers(ts)))
+
     def _open_active_slots(self) -> ActiveSlots:
         with self._guard:
             if self._closed:

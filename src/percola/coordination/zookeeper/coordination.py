@@ -153,6 +153,10 @@ class ZooKeeperCoordination(Coordination):
         stamps = [_stamp(name) for name in connection.children(self._settings.path("held"))]
         return min([ts for ts in (*stamps, self._held.ts) if ts], default=None)
 
+    def readers(self, ts: int) -> list[str]:
+        names = self._session.connected().children(self._settings.path("held"))
+        return [f"process {one.split('-')[1]}" for one in names if _stamp(one) == ts and "-" in one]
+
     # --- Advisory row locks, wake-ups -----------------------------------------------------
 
     def try_lock(self, table: str, row: bytes) -> bool:
