@@ -24,7 +24,7 @@ from needs import lack, need
 from stores import in_thread
 
 import percola
-from percola import StoreFullError, Table
+from percola import StoreError, StoreFullError, Table
 from percola.coordination.local.coordination import LocalCoordination
 from percola.maintenance.backup import backup, restore
 from percola.platform import file_locks
@@ -311,6 +311,24 @@ def disk(tmp_path: Path) -> Iterator[Path]:
         lack("root", f"No disk can be mounted here: {mounted.stderr.strip()}")
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_disk_that_is_mounted_read_only_is_told_with_what_to_do(disk: Path) -> None:
+    """As a worker meets it under systemd, whose ProtectSystem= mounts all folders so."""
+    make(disk / "repo")
+    seen = disk / "seen"
+    seen.mkdir()
+    folder = seen / "repo"
+    subprocess.run(["mount", "--bind", str(disk), str(seen)], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,ro,bind", str(seen)], check=True)
+        with pytest.raises(StoreError) as raised:
+            percola.open(folder, create=False)
+    finally:
+        subprocess.run(["umount", "--lazy", str(seen)], check=True)
+    told = str(raised.value)
+    assert f"{folder / 'store'} cannot be opened for writing" in told
+    assert "Read-only file system" in told and "ReadWritePaths" in told
 
 
 def fill(disk: Path) -> Path:

@@ -141,8 +141,14 @@ def translate(error: Exception, folder: Path) -> StoreError:
             "in another container, probably. Give containers that share a repository one PID "
             "namespace (docker run --pid=host; in Kubernetes one pod, shareProcessNamespace)."
         )
-    if isinstance(error, lmdb.ReadonlyError) or "Permission denied" in text:
-        return StoreError(f"The store in {folder} cannot be opened for writing: {text}.")
+    if isinstance(error, lmdb.ReadonlyError) or any(
+        reason in text for reason in ("Permission denied", "Read-only file system")
+    ):
+        return StoreError(
+            f"The store in {folder} cannot be opened for writing, which reading it takes as well: "
+            f"{text}. Work as a user who may write there; a service of systemd also has to name "
+            "the repository in ReadWritePaths=."
+        )
     if isinstance(error, lmdb.CorruptedError | lmdb.InvalidError | lmdb.VersionMismatchError):
         return StoreError(
             f"The store in {folder} is damaged or is not an LMDB file ({text}). Restore it from "
