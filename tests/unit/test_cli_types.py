@@ -85,6 +85,16 @@ def test_a_row_that_is_a_date_is_written_and_shown_as_one(repo: Repository) -> N
     assert "rows of date" in call(*where, "status").out
 
 
+@pytest.mark.parametrize("words", ["get", "delete", "history", "why"])
+def test_every_command_for_a_cell_takes_a_negative_row(tmp_path: Path, words: str) -> None:
+    days = Table("days", rows=INT64)
+    seen = days.column("seen", int)
+    with percola.open(tmp_path / "r", [days]) as repo, repo.transaction() as t:
+        t.set(seen, -5, 7)
+    answer = call("--repo", tmp_path / "r", words, "-5", "seen", "--json")
+    assert answer.code == 0 and (words == "get") == (answer.json.get("value") == 7), answer
+
+
 def test_set_takes_negative_numbers_as_row_and_value(tmp_path: Path) -> None:
     """The row was taken for the value: "The table 'temps' has no column '7'"."""
     temps = Table("temps", rows=INT64)

@@ -33,7 +33,7 @@ SCAN_ROWS: Final = 100
 """The default limit of `scan` without `--json`; with `--json` it prints all rows."""
 
 
-@click.command()
+@click.command(cls=NegativeNumbers)
 @click.argument("row")
 @click.argument("column", required=False)
 @table_option
@@ -131,7 +131,7 @@ def set_(session: Session, row: str, column: str, value: Any, file: Any, table: 
     )
 
 
-@click.command()
+@click.command(cls=NegativeNumbers)
 @click.argument("row")
 @click.argument("column")
 @table_option
@@ -221,7 +221,7 @@ def scan(
         display.say(first if more else f"The table {whole.name!r} has no such rows.")
 
 
-@click.command()
+@click.command(cls=NegativeNumbers)
 @click.argument("row")
 @click.argument("column")
 @table_option
@@ -254,7 +254,7 @@ def history(session: Session, row: str, column: str, table: str | None, limit: i
         display.say(f"{name} has no versions: none was written, or all were removed as garbage.")
 
 
-@click.command()
+@click.command(cls=NegativeNumbers)
 @click.argument("row")
 @click.argument("column")
 @table_option
