@@ -265,6 +265,24 @@ def test_an_observer_may_have_the_name_of_a_command(
     assert "--no-traceback" in call("--repo", folder, "failed", "--observer", name, "--help").out
 
 
+def test_retry_shows_how_far_it_is(
+    folder: Path, repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each change waits for the disk, so that a hundred thousand take minutes."""
+
+    @observer(contents)
+    def measure(t: Transaction, row: str) -> None:
+        raise ValueError
+
+    put(repo, contents, "a", b"x")
+    put(repo, contents, "b", b"x")
+    Worker(repo, [measure], attempts=1).run_until_idle()
+    monkeypatch.setattr("percola.cli.display._EVERY", 0.0)
+    answer = call("--repo", folder, "failed", "retry", "--all")
+    assert answer.err == "Retrying: 1 change\nRetrying: 2 changes\n"
+    assert answer.out.startswith("2 failures made dirty again")
+
+
 def test_retry_wants_to_know_which(folder: Path) -> None:
     where = ("--repo", folder, "failed", "retry")
     assert call(*where).code == 2

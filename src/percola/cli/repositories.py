@@ -223,6 +223,13 @@ def failed_retry(
         named = table is not None or row is not None
         whole = arguments.find_table(repo, table) if named else None
         key = None if whole is None or row is None else arguments.parse_row(whole, row)
-        retried = inspection.retry_failures(repo, observer=observer, table=whole, row=key)
+        with display.progress_line("Retrying") as line:
+            retried = inspection.retry_failures(
+                repo,
+                observer=observer,
+                table=whole,
+                row=key,
+                progress=lambda so_far: line(f"Retrying: {display.count(so_far, 'change')}"),
+            )
     sentence = f"{display.count(retried, 'failure')} made dirty again: a worker will look."
     session.show({"retried": retried}, sentence if retried else "Nothing was dead-lettered there.")
