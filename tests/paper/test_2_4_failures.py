@@ -383,9 +383,10 @@ def _noted(error: Exception) -> Exception:
         (_noted(ValueError("no price")), "no price"),
         (ExceptionGroup("two fields", [ValueError("price"), KeyError("name")]), "two fields"),
         (SyntaxError("no price", ("formula", 1, 2, "a b", 1, 3)), "no price"),
+        (ValueError("\nno price"), "no price"),
         (ValueError(), ""),
     ],
-    ids=["lines", "note", "group", "syntax", "nothing"],
+    ids=["lines", "note", "group", "syntax", "empty line", "nothing"],
 )
 def test_n5_a_dead_letter_tells_what_was_raised_whatever_ends_its_traceback(
     error: Exception, told: str

@@ -80,9 +80,9 @@ _TURN: Final = Cell(SYSTEM_TABLE, b"gc", b"")
 """Its advisory lock is that of collecting."""
 _RECORDS: Final = 1_000
 _LONGEST_REST: Final = 10.0
-_NAMED: Final = 3
-"""Processes that read at the oldest timestamp and are named."""
 """Seconds: the store may not have answered for long, or the process have been stopped."""
+_NAMED: Final = 3
+"""The most processes that are named of those that read at the oldest timestamp."""
 _CHANGES: Final = 10_000
 """The most changes of one row in one mutation: stores limit that, Bigtable to 100,000."""
 

@@ -120,8 +120,13 @@ class Story(NamedTuple):
         """That of an exception, which was caught just now."""
         # A SyntaxError has the place in the code before it, indented.
         said = [one for one in traceback.format_exception_only(error) if not one.startswith(" ")]
-        lines = "".join(said).strip().splitlines() or [type(error).__name__]
-        return cls(lines[0].rstrip(), "".join(traceback.format_exception(error)))
+        lines = [one.strip() for one in "".join(said).splitlines() if one.strip()]
+        named, *more = lines or [type(error).__name__]
+        if (
+            named.endswith(":") and " " not in named and more
+        ):  # The message begins with an empty line.
+            named = f"{named} {more[0]}"
+        return cls(named, "".join(traceback.format_exception(error)))
 
 
 class Failures:
