@@ -20,7 +20,6 @@ unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 # One of the processes has the store on HBase, and ends after it.
 PARALLEL := -n 4 --no-loadscope-reorder
-ALL_PARALLEL := -n 3 --no-loadscope-reorder
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-9s %s\n", $$1, $$2 }' Makefile
@@ -46,7 +45,7 @@ test: setup ## run the tests but the long ones; WITHOUT="bigtable browser hbase 
 	@$(BIN)/python -m pytest -m "not long" --durations=10 --without "$(WITHOUT)" $(or $(ARGS),$(PARALLEL))
 
 test-all: setup ## run every test, also the long ones; takes ARGS and WITHOUT as test does
-	@$(BIN)/python -m pytest --durations=10 --without "$(WITHOUT)" $(or $(ARGS),$(ALL_PARALLEL))
+	@$(BIN)/python -m pytest --durations=10 --without "$(WITHOUT)" $(or $(ARGS),$(PARALLEL))
 
 check: venv ## lint, format and types
 	@status=0; \
