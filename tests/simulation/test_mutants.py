@@ -19,6 +19,7 @@ from tests.simulation.workloads.bank import Bank
 
 SLOW = {
     "apart-after-the-commit-point",
+    "collects-without-resolving",
     "dead-lettered-for-good",
     "batch-keeps-row-locks",
     "drops-rollback-record",
@@ -178,7 +179,7 @@ def test_the_story_of_a_mutant_is_shorter_than_the_run_it_was_found_in() -> None
     class Plain(Bank):
         prefetches = False
 
-    lost = (FaultKind.REPLY_LOST, FaultKind.LATE, FaultKind.UNREACHABLE)
+    lost = (FaultKind.REPLY_LOST,)
     mutant = replace(MUTANTS["own-commit-not-recognised"], workloads=(Plain,), kinds=lost)
     small = shrunk(mutant, SEEDS)
     assert small is not None

@@ -168,9 +168,9 @@ def test_a_seeded_bug_is_found_and_told_with_its_cells(failed: Result) -> None:
 def test_a_failure_shrinks_to_a_smaller_one_that_replays(failed: Result) -> None:
     small = shrink_run(Bank, failed, attempts=150, **BROKEN)
     assert small.violated is not None
-    assert len(small.faults) <= len(failed.faults)
+    # Not its trace: with fewer faults a run may go on for longer before it fails.
+    assert len(small.faults) < len(failed.faults)
     assert sum(small.sizes.values()) < sum(failed.sizes.values())
-    assert len(small.trace) < len(failed.trace)
     again = Simulation(
         Bank, small.seed, sizes=small.sizes, faults=small.faults, mode=small.mode, **BROKEN
     ).run()
