@@ -126,6 +126,21 @@ def test_of_two_writes_of_a_cell_in_one_attempt_the_later_one_counts(
     assert_sound(repo, ground)
 
 
+def test_a_row_that_is_written_and_cleared_at_once_is_gone_and_may_come_back(
+    repo: Repository, ground: Ground
+) -> None:
+    clear = RowWrites("docs", b"a", {}, clears=True)
+    one = joint(repo)
+    begun = begin(one, 0, 0)
+    begun.write([row("a", "first", 1), clear])
+    begun.write([row("b", "first", 1), clear._replace(row=b"b"), row("b", "second")])
+    one.commit([begun.finish()])
+    assert titles(repo) == {"b": "second"}
+    with repo.snapshot() as now:
+        assert [[one[0] for one in found.items()] for found in now.scan(docs)] == [[title]]
+    assert_sound(repo, ground)
+
+
 # --- Others' writes ---------------------------------------------------------------------
 
 

@@ -120,6 +120,7 @@ class _Pending:
 
     Attributes:
         cells: its columns to lock, with the new values.
+        earlier: of a row that is cleared, what rows before it write to it that may not be locked.
         held: those that this attempt has locked.
         unsure: whether the reply to its prewrite was lost.
         rolled_back: if the job has read the row, the rollback records written since, by column.
@@ -127,6 +128,7 @@ class _Pending:
 
     writes: RowWrites
     cells: Mapping[bytes, bytes | None]
+    earlier: Collection[bytes] = ()
     held: dict[bytes, int] = field(default_factory=dict)
     unsure: bool = False
     rolled_back: dict[bytes, list[int]] = field(default_factory=dict)
@@ -287,11 +289,15 @@ class Attempt:
         if self.done is not None:
             return
         waiting = []
+        written: dict[tuple[str, bytes], set[bytes]] = {}
         for writes in rows:
             self._rows += 1
-            cells = self._cells_of(writes)
+            columns = written.setdefault((writes.table, writes.row), set())
+            earlier = frozenset(columns) if writes.clears else ()
+            cells = self._cells_of(writes, earlier)
             if cells:
-                waiting.append(_Pending(writes, cells))
+                waiting.append(_Pending(writes, cells, earlier))
+                columns.update(cells)
         tried = 0
         while waiting:
             waiting = self._prewrite(waiting)
@@ -363,7 +369,9 @@ class Attempt:
             low = ts + 1
         yield Condition(False, Kind.WRITE, column, low, MAX_TS)
 
-    def _cells_of(self, writes: RowWrites) -> Mapping[bytes, bytes | None]:
+    def _cells_of(
+        self, writes: RowWrites, earlier: Collection[bytes]
+    ) -> Mapping[bytes, bytes | None]:
         """What is written to a row, with the cells that are deleted because they are there."""
         if writes.locks:
             return {**dict.fromkeys(writes.locks), **writes.cells}
@@ -372,7 +380,8 @@ class Attempt:
         table, row = writes.table, writes.row
         now = self._context.oracle.read_timestamp()
         there, _ = self._context.store.scan(table, row, row + b"\0", now)
-        cells: dict[bytes, bytes | None] = {cell.column: None for cell, _ in there}
+        cells: dict[bytes, bytes | None] = dict.fromkeys(earlier)
+        cells.update((cell.column, None) for cell, _ in there)
         return cells | dict(writes.cells)
 
     # --- What is in the way -------------------------------------------------------------
@@ -382,7 +391,7 @@ class Attempt:
         store, has_newer = self._context.store, False
         for one in waiting:
             table, row = one.writes.table, one.writes.row
-            one.cells = self._cells_of(one.writes)
+            one.cells = self._cells_of(one.writes, one.earlier)
             one.held.clear()
             for column in one.cells:
                 cell = Cell(table, row, column)
