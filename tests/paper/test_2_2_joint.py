@@ -126,6 +126,18 @@ def test_of_two_writes_of_a_cell_in_one_attempt_the_later_one_counts(
     assert_sound(repo, ground)
 
 
+def test_the_later_write_counts_although_the_earlier_one_is_held_up(
+    repo: Repository, ground: Ground
+) -> None:
+    one = joint(repo)
+    begun = begin(one, 0, 0)
+    repo.run(lambda t: t.set(size, "a", 7))
+    begun.write([row("a", "first", 1), row("a", "second")])
+    one.commit([begun.finish()])
+    assert titles(repo) == {"a": "second"} and repo.snapshot().get(size, "a") == 1
+    assert_sound(repo, ground)
+
+
 def test_a_row_that_is_written_and_cleared_at_once_is_gone_and_may_come_back(
     repo: Repository, ground: Ground
 ) -> None:

@@ -114,13 +114,29 @@ class RowWrites(NamedTuple):
     locks: Collection[bytes] = ()
 
 
+def _merged(rows: Iterable[RowWrites]) -> Collection[RowWrites]:
+    """Rows of which those of one key are one: what comes later counts.
+
+    One by one, a later row could be locked before an earlier one that others hold up, which would
+    then be written over it; and a row that is cleared would not find what is not locked yet.
+    """
+    found: dict[tuple[str, bytes], RowWrites] = {}
+    for one in rows:
+        key = one.table, one.row
+        if (before := found.get(key)) is not None:
+            cells = dict.fromkeys(before.cells) if one.clears else before.cells
+            clears = one.clears or before.clears
+            one = one._replace(cells={**cells, **one.cells}, clears=clears)
+        found[key] = one
+    return found.values()
+
+
 @dataclass(slots=True)
 class _Pending:
     """A row on its way to being locked.
 
     Attributes:
         cells: its columns to lock, with the new values.
-        earlier: of a row that is cleared, what rows before it write to it that may not be locked.
         held: those that this attempt has locked.
         unsure: whether the reply to its prewrite was lost.
         rolled_back: if the job has read the row, the rollback records written since, by column.
@@ -128,7 +144,6 @@ class _Pending:
 
     writes: RowWrites
     cells: Mapping[bytes, bytes | None]
-    earlier: Collection[bytes] = ()
     held: dict[bytes, int] = field(default_factory=dict)
     unsure: bool = False
     rolled_back: dict[bytes, list[int]] = field(default_factory=dict)
@@ -288,16 +303,14 @@ class Attempt:
         """
         if self.done is not None:
             return
+        rows = list(rows)
+        self._rows += len(rows)
         waiting = []
-        written: dict[tuple[str, bytes], set[bytes]] = {}
-        for writes in rows:
-            self._rows += 1
-            columns = written.setdefault((writes.table, writes.row), set())
-            earlier = frozenset(columns) if writes.clears else ()
-            cells = self._cells_of(writes, earlier)
+        # Of a row that the job has read, two changes are an error.
+        for writes in _merged(rows) if self._read_at is None else rows:
+            cells = self._cells_of(writes)
             if cells:
-                waiting.append(_Pending(writes, cells, earlier))
-                columns.update(cells)
+                waiting.append(_Pending(writes, cells))
         tried = 0
         while waiting:
             waiting = self._prewrite(waiting)
@@ -369,9 +382,7 @@ class Attempt:
             low = ts + 1
         yield Condition(False, Kind.WRITE, column, low, MAX_TS)
 
-    def _cells_of(
-        self, writes: RowWrites, earlier: Collection[bytes]
-    ) -> Mapping[bytes, bytes | None]:
+    def _cells_of(self, writes: RowWrites) -> Mapping[bytes, bytes | None]:
         """What is written to a row, with the cells that are deleted because they are there."""
         if writes.locks:
             return {**dict.fromkeys(writes.locks), **writes.cells}
@@ -380,8 +391,7 @@ class Attempt:
         table, row = writes.table, writes.row
         now = self._context.oracle.read_timestamp()
         there, _ = self._context.store.scan(table, row, row + b"\0", now)
-        cells: dict[bytes, bytes | None] = dict.fromkeys(earlier)
-        cells.update((cell.column, None) for cell, _ in there)
+        cells: dict[bytes, bytes | None] = {cell.column: None for cell, _ in there}
         return cells | dict(writes.cells)
 
     # --- What is in the way -------------------------------------------------------------
@@ -391,7 +401,7 @@ class Attempt:
         store, has_newer = self._context.store, False
         for one in waiting:
             table, row = one.writes.table, one.writes.row
-            one.cells = self._cells_of(one.writes, one.earlier)
+            one.cells = self._cells_of(one.writes)
             one.held.clear()
             for column in one.cells:
                 cell = Cell(table, row, column)
