@@ -249,7 +249,7 @@ def test_help_names_every_command() -> None:
     for name in (
         "init", "get", "set", "delete", "scan", "history", "locks", "notifications", "failed",
         "status", "worker", "oracle", "gc", "check", "backup", "restore",
-        "dev-cluster", "hbase-jars",
+        "dev-cluster", "hbase-jars", "holds",
     ):  # fmt: skip
         assert f"\n  {name} " in answer.out
     assert "..." not in answer.out.split("Commands:")[1], "a sentence was cut"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import pytest
 from commands import bal, call, folder, is_error, put, repo, run, title
@@ -39,6 +40,32 @@ def test_gc_says_who_keeps_it_from_removing_more(repo: Repository) -> None:
         reading = f"a snapshot at {snapshot.start_ts} is still being read by process {os.getpid()}"
         assert f"Not later, because {reading} (user " in answer.out
         assert snapshot.get(bal, "Bob") == 1
+
+
+def test_a_hold_that_keeps_it_from_removing_more_is_listed_and_released(repo: Repository) -> None:
+    where = ("--repo", repo.address)
+    assert run(*where, "holds").out == "There are no retention holds.\n"
+    put(repo, bal, "Bob", 1)
+    held = repo.snapshot().start_ts
+    put(repo, bal, "Bob", 2)
+    repo.hold(held, 3600.0, name="list")  # The name of a command, too.
+    repo.hold(held + 1, 3600.0, name="frame")
+    assert f"'list' holds {held} back" in run(*where, "gc", "--retention", "0").out
+    lines = run(*where, "holds").out.splitlines()
+    assert [one.split()[:2] for one in lines[-2:]] == [
+        ["list", f"{held}"],
+        ["frame", f"{held + 1}"],
+    ]
+    listed = call(*where, "--json", "holds", "list").json["holds"]
+    assert [(one["name"], one["ts"]) for one in listed] == [("list", held), ("frame", held + 1)]
+    assert all(one["until_ms"] > time.time() * 1000 for one in listed)
+
+    assert is_error(call(*where, "holds", "release", "lists"), "There is no hold 'lists'")
+    assert run(*where, "holds", "release", "list").out == "Released 'list'.\n"
+    assert [one.name for one in repo.holds()] == ["frame"]
+    run(*where, "holds", "release", "frame")
+    run(*where, "gc", "--retention", "0")
+    assert [value for _, value in repo.versions(bal, "Bob")] == [2]
 
 
 def test_the_first_gc_with_a_retention_begins_to_note_the_time(repo: Repository) -> None:

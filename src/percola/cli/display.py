@@ -17,6 +17,7 @@ from rich.text import Text
 
 from percola.cells import Cell, LockRecord, Op, WriteRecord
 from percola.cli.json_output import as_json, decoded, members
+from percola.gc.retention_holds import RetentionHold
 from percola.gc.time_log import CommitTimes
 from percola.inspection import (
     Failure,
@@ -326,6 +327,20 @@ def print_notifications(
         out.print(f"  {_stored_name(schema, cell.cell)}  at {at}", soft_wrap=True)
     if cells and total > len(cells):
         out.print(f"  … and {total - len(cells):,} more")
+
+
+def print_holds(holds: Sequence[RetentionHold]) -> None:
+    """Print the retention holds with the time until each expires."""
+    if not holds:
+        say("There are no retention holds.")
+        return
+    grid = _grid("hold", "timestamp", "expires in")
+    for index in (1, 2):
+        grid.columns[index].justify = "right"
+    for one in holds:
+        left = duration(max(0.0, one.until_ms / 1000 - time.time()))
+        grid.add_row(printable(one.name), str(one.ts), left)
+    console().print(grid)
 
 
 def print_observers(observers: Sequence[Mapping[str, Any]]) -> None:

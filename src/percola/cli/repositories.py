@@ -1,4 +1,4 @@
-"""`init` and `status`, and for operators `locks`, `notifications` and `failed`."""
+"""`init` and `status`, and for operators `locks`, `notifications`, `failed` and `holds`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from percola.cli import arguments, display
 from percola.cli import json_output as documents
 from percola.cli.session import ListByDefault, Session, common
 from percola.connect.address import network_address
-from percola.errors import ConflictingOptionsError, NotARepositoryError
+from percola.errors import ConflictingOptionsError, NotARepositoryError, UsageError
 from percola.observers import loading as targets
 from percola.store.lmdb.environment import DURABILITIES
 
@@ -233,3 +233,43 @@ def failed_retry(
             )
     sentence = f"{display.count(retried, 'failure')} made dirty again: a worker will look."
     session.show({"retried": retried}, sentence if retried else "Nothing was dead-lettered there.")
+
+
+@click.group(cls=ListByDefault)
+@common
+def holds() -> None:
+    """List or release retention holds, which keep versions from garbage collection."""
+
+
+@holds.command("list")
+@common
+@click.pass_obj
+def holds_list(session: Session) -> None:
+    """List the retention holds, the oldest timestamp first.
+
+    Spark frames, stopped streams and running copies have one each, and so do programs that call
+    Repository.hold. A hold whose process was killed stays until it expires.
+    """
+    with session.open() as repo:
+        found = repo.holds()
+    if session.json:
+        documents.write_json({"holds": [one._asdict() for one in found]})
+    else:
+        display.print_holds(found)
+
+
+@holds.command("release")
+@click.argument("name")
+@common
+@click.pass_obj
+def holds_release(session: Session, name: str) -> None:
+    """End a hold before it expires.
+
+    Garbage collection may then remove what its owner has yet to read. Reads of that fail, as
+    versions that are gone are never taken for others.
+    """
+    with session.open() as repo:
+        if all(one.name != name for one in repo.holds()):
+            raise UsageError(f"There is no hold {name!r}: 'percola holds' lists them.")
+        repo.release(name)
+    session.show({"released": name}, f"Released {name!r}.")
