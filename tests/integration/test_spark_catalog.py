@@ -392,16 +392,25 @@ def test_a_builder_keeps_other_jars(catalog: str, tmp_path: Path) -> None:
 
 
 def test_a_session_takes_the_jar_from_whatever_folder_it_is_in(
-    spark: SparkSession, catalog: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession,
+    catalog: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     loader = spark._jsparkSession.sharedState().jarClassLoader()
+    # Every later task of this session fetches the jars: they have to outlive the test.
+    jars = tmp_path_factory.mktemp("jars")
     for folder in ("größe-1", "a b", "Bob's", "100%"):
-        (tmp_path / folder).mkdir()
-        jar = shutil.copy(catalog_jar(), tmp_path / folder / f"{len(folder)}.jar")
+        (jars / folder).mkdir()
+        jar = shutil.copy(catalog_jar(), jars / folder / f"{len(folder)}.jar")
         with monkeypatch.context() as patched:
             patched.setattr("percola.spark.catalog._JAR", Path(jar))
-            configure(spark, catalogs={"elsewhere": str(tmp_path)})
-        assert loader.getURLs()[-1].openStream().read() == ord("P"), folder  # As in PK.
+            configure(spark, catalogs={"elsewhere": str(jars)})
+        added = loader.getURLs()[-1]
+        assert added.openStream().read() == ord("P"), folder  # As in PK.
+        if folder != "größe-1":
+            # The JVM's own folder: it may outlive this process, and serves the jar until it ends.
+            assert added.getPath().startswith(str(spark.sparkContext._temp_dir))
 
 
 @pytest.mark.parametrize("wrong", ["percola", "my-shop", ""])

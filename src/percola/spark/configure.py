@@ -6,7 +6,6 @@ Spark finds `format("percola")` without this where `percola` is installed beside
 
 from __future__ import annotations
 
-import atexit
 import re
 import shutil
 import tempfile
@@ -55,14 +54,14 @@ def configure(target: B, *, catalogs: Mapping[str, str] | None = None) -> B:
     from percola.spark.source import PercolaDataSource  # It imports Arrow.
 
     if jar is not None:
-        target.sql(f"ADD JAR '{_addable(jar)}'")
+        target.sql(f"ADD JAR '{_addable(jar, target)}'")
     for name, value in settings.items():
         target.conf.set(name, value)
     target.dataSource.register(PercolaDataSource)
     return target
 
 
-def _addable(jar: str) -> str:
+def _addable(jar: str, session: SparkSession) -> str:
     """The jar's path, or that of a copy where it has characters that ADD JAR takes for others.
 
     SQL ends its text at a quote, and Spark encodes spaces and signs twice: then it looks for the
@@ -70,6 +69,8 @@ def _addable(jar: str) -> str:
     """
     if re.fullmatch(r"[\w./-]+", jar):
         return jar
-    folder = tempfile.mkdtemp(prefix="percola-catalog-")
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    # Every later task fetches it, of whichever session. So it stays for as long as the JVM, which
+    # may outlive this process and removes its own folder; that of a remote one is not known here.
+    context = getattr(session, "_sc", None)
+    folder = tempfile.mkdtemp(prefix="percola-catalog-", dir=getattr(context, "_temp_dir", None))
     return shutil.copy(jar, folder)
