@@ -405,7 +405,7 @@ def test_a_session_takes_the_jar_from_whatever_folder_it_is_in(
         jar = shutil.copy(catalog_jar(), jars / folder / f"{len(folder)}.jar")
         with monkeypatch.context() as patched:
             patched.setattr("percola.spark.catalog._JAR", Path(jar))
-            configure(spark, catalogs={"elsewhere": str(jars)})
+            configure(spark.newSession(), catalogs={"elsewhere": str(jars)})
         added = loader.getURLs()[-1]
         assert added.openStream().read() == ord("P"), folder  # As in PK.
         if folder != "größe-1":
