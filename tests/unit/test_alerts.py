@@ -161,6 +161,8 @@ def test_commands_in_the_runbook_exist() -> None:
 
 
 SAID = {
+    "percola holds": "expires in",
+    "percola holds release NAME": "Released 'measure'.",
     "percola status": "(docs.contents)",
     "percola notifications": "docs.contents",
     "percola notifications --limit 20": "docs['late']",
@@ -191,6 +193,8 @@ def test_the_commands_of_the_runbook_show_and_do_what_it_says(tmp_path: Path) ->
     with percola.open(folder, [docs]) as repo:
         repo.record_runs()
         repo.run(lambda t: t.set(contents, "bad", b"unfit"))
+        with repo.snapshot() as snapshot:
+            repo.hold(snapshot.start_ts, 3600, name="measure")
         worker = Worker(repo, [measure], attempts=1, threads=1)
         worker.run_until_idle()
         worker.start()
