@@ -238,7 +238,10 @@ def failed_retry(
 @click.group(cls=ListByDefault)
 @common
 def holds() -> None:
-    """List or release retention holds, which keep versions from garbage collection."""
+    """List or release retention holds.
+
+    A hold keeps the versions that its owner has yet to read from garbage collection.
+    """
 
 
 @holds.command("list")
