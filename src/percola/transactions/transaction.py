@@ -18,18 +18,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from percola.cells import (
-    INLINE_BYTES,
-    MAX_TS,
-    NO_CHANGE,
-    Cell,
-    Kind,
-    LastChange,
-    LockRecord,
-    Op,
-    decode_lock,
-    encode_write,
-)
+from percola.cells import INLINE_BYTES, MAX_TS, NO_CHANGE, Cell, Kind, LastChange, Op, encode_write
 from percola.codecs import V
 from percola.errors import (
     ConflictError,
@@ -43,7 +32,6 @@ from percola.store.base import CellState, OneStepConflict, OneStepStore, OneStep
 from percola.store.counting import caller
 from percola.transactions.calls import TOO_LARGE, TransactionBase, by_the_column
 from percola.transactions.context import TransactionContext
-from percola.transactions.lock_resolver import Fate
 from percola.transactions.own_writes import OwnWrites
 from percola.transactions.snapshot import Snapshot
 from percola.transactions.two_phase import TwoPhaseCommit
@@ -338,17 +326,13 @@ class Transaction(Snapshot, TransactionBase):
         names only the first lock that it meets. Raises ConflictError for a live owner's lock.
         """
         context = self._context
-
-        def decided() -> Iterator[tuple[Cell, int, LockRecord, Fate]]:
-            for cell in self._writes:
-                for start_ts, raw in context.store.entries(cell, Kind.LOCK, 0, MAX_TS):
-                    lock = decode_lock(raw)
-                    fate = context.resolver.fate(lock.primary, start_ts)
-                    if fate is None:
-                        raise ConflictError(cell, self.start_ts, start_ts, locked=True)
-                    yield cell, start_ts, lock, fate
-
-        context.resolver.settle_all(decided())
+        locks = (
+            (cell, start_ts, raw)
+            for cell in self._writes
+            for start_ts, raw in context.store.entries(cell, Kind.LOCK, 0, MAX_TS)
+        )
+        for cell, start_ts, _ in context.resolver.undecided(locks):
+            raise ConflictError(cell, self.start_ts, start_ts, locked=True)
 
     # --- For observers, and for writers of encoded cells; not for programs ---------------
 
