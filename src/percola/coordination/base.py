@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
+from typing import Final
 
 from percola.coordination.wake_ups import Place
+
+_NAMED: Final = 3
+"""The most processes that a message names."""
 
 
 class Coordination(ABC):
@@ -85,6 +89,10 @@ class Coordination(ABC):
     def readers(self, ts: int) -> list[str]:
         """The live processes that hold `ts` back, as far as they are known, for messages."""
         return []
+
+    def named_readers(self, ts: int) -> str:
+        """The first few of `readers` in words; empty if none is known."""
+        return ", ".join(self.readers(ts)[:_NAMED])
 
     @abstractmethod
     def announce_observers(self, observers: dict[str, list[str]]) -> None:

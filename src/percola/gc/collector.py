@@ -81,8 +81,6 @@ _TURN: Final = Cell(SYSTEM_TABLE, b"gc", b"")
 _RECORDS: Final = 1_000
 _LONGEST_REST: Final = 10.0
 """Seconds: the store may not have answered for long, or the process have been stopped."""
-_NAMED: Final = 3
-"""The most processes that are named of those that read at the oldest timestamp."""
 _CHANGES: Final = 10_000
 """The most changes of one row in one mutation: stores limit that, Bigtable to 100,000."""
 
@@ -219,8 +217,8 @@ class GarbageCollector:
         chosen, why = self._retained(latest)
         held = self._context.coordination.oldest_held()
         if held is not None and held < chosen:
-            readers = self._context.coordination.readers(held)[:_NAMED]
-            by = f" by {', '.join(readers)}" if readers else ""
+            readers = self._context.coordination.named_readers(held)
+            by = f" by {readers}" if readers else ""
             chosen, why = held, f"a snapshot at {held} is still being read{by}"
         for hold in holds(self._store, self._context.clock, remove_expired=True)[:1]:
             if hold.ts < chosen:

@@ -58,9 +58,6 @@ LISTED: Final = 50
 HOLDS: Final = 5
 """The most holds to list, the oldest first."""
 
-READERS: Final = 3
-"""The most processes to name that read at the oldest timestamp."""
-
 log = logging.getLogger("percola.serve")
 
 _DEFECT: Final = "No numbers could be taken. What happened stands in the server's output."
@@ -363,8 +360,8 @@ class Sampler:
             for one in self._repo.holds()[:HOLDS]
         }
         if (held := self._repo.context.coordination.oldest_held()) is not None:
-            readers = ", ".join(self._repo.context.coordination.readers(held)[:READERS])
-            found[f"a snapshot or transaction that {readers or 'a process'} has open"] = held
+            readers = self._repo.context.coordination.named_readers(held) or "a process"
+            found[f"a snapshot or transaction that {readers} has open"] = held
         if surveyed.oldest_lock is not None:
             found["the oldest lock"] = surveyed.oldest_lock
         ordered = sorted(found.items(), key=lambda one: one[1])
