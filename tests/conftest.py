@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import functools
 import os
 import signal
 import subprocess
@@ -63,6 +64,7 @@ if not os.environ.get("CI"):  # there Hypothesis has a profile of its own, with 
     hypothesis.settings.load_profile("percola")
 
 
+@functools.cache
 def _java(question: str) -> str:
     answer = subprocess.run(
         [SCRIPTS / "java.sh", question], capture_output=True, text=True, check=False
@@ -141,11 +143,12 @@ def pytest_configure(config: pytest.Config) -> None:
     if runs_tests and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # Spark takes its Java from here; one of 17 or later need not be the first on PATH.
-    if home := _java("home"):
-        os.environ["JAVA_HOME"] = home
+    java = _java("describe")
+    if java:
+        os.environ["JAVA_HOME"] = java.partition(" in ")[2]
     for options in _JAVA_OPTIONS:
         os.environ.setdefault(options, _SHORT_LIVED_JAVA)
-    archive = spark_classes.options(_java("describe"))
+    archive = spark_classes.options(java)
     if archive not in os.environ["SPARK_SUBMIT_OPTS"]:  # A worker inherits them.
         os.environ["SPARK_SUBMIT_OPTS"] += f" {archive}"
 
