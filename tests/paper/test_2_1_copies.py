@@ -351,9 +351,15 @@ class ScannedStore(PassingStore):
         self._keys = keys
 
     def scan_kind(
-        self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+        self,
+        kind: Kind,
+        table: str,
+        start: bytes = b"",
+        end: bytes = b"",
+        limit: int = 256,
+        **more: Any,
     ) -> Any:
-        found, following = self.inner.scan_kind(kind, table, start, end, limit)
+        found, following = self.inner.scan_kind(kind, table, start, end, limit, **more)
         upto = following or end
         if table == docs.name:
             passed = [one for one in self._keys if start <= one and not (upto and one >= upto)]

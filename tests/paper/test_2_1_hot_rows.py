@@ -5,10 +5,11 @@ Stores bound how much of a row one mutation changes (Bigtable: 100,000), so it g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import pytest
-from stores import Crashed, Ground, SeamStore, cell_of
+from stores import Crashed, Ground, SeamStore, cell_of, heard
 
 from percola import Repository, Table, Transaction, Worker, observer
 from percola.cells import MAX_TS, Cell, Kind
@@ -28,9 +29,11 @@ def look(t: Transaction, row: str) -> None:
     t.get(note, row)
 
 
-@pytest.fixture(autouse=True)
-def few_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True, params=[3, 1000], ids=["in parts", "at once"])
+def few_at_once(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
+    """Few changes in a mutation, and of a cell few records in a call."""
     monkeypatch.setattr(gc, "_CHANGES", MOST)
+    monkeypatch.setattr(gc, "_VERSIONS", request.param)
 
 
 def fill(ground: Ground, *, last: str | None) -> None:
@@ -128,3 +131,46 @@ def test_a_collector_that_is_killed_between_the_parts_leaves_nothing_that_the_ne
         break
     assert parts > 5
     assert len(list(entries(ground))) == (0 if last is None else 1)
+
+
+def test_of_a_cell_with_many_versions_few_are_read_at_once(
+    ground: Ground, few_at_once: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gc, "_VERSIONS", 4)
+    fill(ground, last="the last one")
+    most = 0
+
+    def count(found: Any, *where: object) -> None:
+        nonlocal most
+        cells = found[0] if isinstance(found, tuple) else found
+        most = max(most, len(cells))
+
+    watched = heard(ground.store, scan_kind=count, entries=count)
+    assert ground.repo(TABLES, store=watched).collect_garbage(retention=0).versions >= 20
+    # The row has four columns: two of them are acknowledgments.
+    assert most <= 4 * 4
+    assert len(list(entries(ground))) == 1
+
+
+def test_the_removals_of_a_cell_do_not_gather_in_memory(
+    ground: Ground, few_at_once: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gc, "_VERSIONS", 3)
+    fill(ground, last="the last one")
+    pages: list[Cell] = []
+    most = 0
+
+    def page(found: object, cell: Cell, kind: Kind, *_: object) -> None:
+        if cell.table == "bank" and kind is Kind.WRITE:
+            pages.append(cell)
+
+    def mutated(found: object, batch: Sequence[RowMutation]) -> None:
+        nonlocal most
+        if batch[0].table == "bank":
+            most = max(most, len(pages))
+            pages.clear()
+
+    watched = heard(ground.store, entries=page, mutate=mutated)
+    assert ground.repo(TABLES, store=watched).collect_garbage(retention=0).complete
+    # Three pages of three records are more than a mutation takes.
+    assert 0 < most <= 3

@@ -37,13 +37,19 @@ class Noting(PassingStore):
         self.on_look: Callable[[str], None] = lambda table: None
 
     def scan_kind(
-        self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+        self,
+        kind: Kind,
+        table: str,
+        start: bytes = b"",
+        end: bytes = b"",
+        limit: int = 256,
+        **more: Any,
     ) -> Any:
         if kind is Kind.NOTIFY:
             self.looks.append(table)
             self.ranges.append((start, end))
             self.on_look(table)
-        return self.inner.scan_kind(kind, table, start, end, limit)
+        return self.inner.scan_kind(kind, table, start, end, limit, **more)
 
     def tablets(self, table: str) -> list[Tablet]:
         self.looks.append(f"tablets of {table}")

@@ -342,9 +342,15 @@ class _Looked(PassingStore):
     then: Callable[[], object] | None = None
 
     def scan_kind(
-        self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+        self,
+        kind: Kind,
+        table: str,
+        start: bytes = b"",
+        end: bytes = b"",
+        limit: int = 256,
+        **more: Any,
     ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
-        found = self.inner.scan_kind(kind, table, start, end, limit)
+        found = self.inner.scan_kind(kind, table, start, end, limit, **more)
         then, self.then = self.then, None
         if then is not None:
             then()

@@ -97,12 +97,33 @@ PLANTED = [
         old="if entry.wall > now.wall:",
         new="if entry.wall < 0:",
     ),
-    in_collector(
-        "newest-part-goes-first",
+    in_file("src/percola/gc/rules.py", _HOT)(
+        "delete-goes-before-what-it-hides",
         "Of a row that goes in parts a delete goes before what it hides, which comes back.",
+        "test_a_row_with_much_to_remove_goes_in_parts_and_reads_the_same_in_between",
+        old="garbage.last.append(gone)",
+        new="garbage.changes.append(gone)",
+    ),
+    in_collector(
+        "all-versions-of-a-row-at-once",
+        "A collector reads the millions of versions of a cell into memory.",
+        f"{_HOT}::test_of_a_cell_with_many_versions_few_are_read_at_once",
+        old="_RECORDS, versions=_VERSIONS",
+        new="_RECORDS, versions=None",
+    ),
+    in_collector(
+        "versions-below-those-of-the-scan-stay",
+        "Of a cell with many versions only the newest are ever collected.",
         f"{_HOT}::test_a_row_with_much_to_remove_goes_in_parts_and_reads_the_same_in_between",
-        old="ordered = changes[::-1]",
-        new="ordered = changes[:]",
+        old="    while len(records) >= _VERSIONS:",
+        new="    while False:",
+    ),
+    in_collector(
+        "removals-gather-in-memory",
+        "The removals of a cell with millions of versions are all kept until its end.",
+        f"{_HOT}::test_the_removals_of_a_cell_do_not_gather_in_memory",
+        old="        if len(garbage.changes) >= _CHANGES:",
+        new="        if False:",
     ),
     in_file("src/percola/observers/observer.py", _ANSWERS)(
         "refused-removal-is-forgotten",

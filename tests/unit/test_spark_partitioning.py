@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from stores import heard
 
 from percola.cells import Kind, Op, encode_write
 from percola.spark.partitioning import last_row, row_ranges
@@ -106,3 +107,16 @@ def test_the_last_row_is_found(store: Store, seed: int) -> None:
         expected = [row for row in rows if start <= row < end]
         assert last_row(store, "t", start, end) == (expected[-1] if expected else None)
     assert last_row(store, "t", b"", b"") == rows[-1]
+
+
+def test_a_cell_with_thousands_of_versions_is_not_read_whole() -> None:
+    store = MemoryStore()
+    store.create_tables(["t"])
+    fill(store, [b"%04d" % i for i in range(100)])
+    for row in (b"0000", b"0050", b"9999"):
+        versions = [Put(Kind.WRITE, b"c", ts, _CHANGES[0].value) for ts in range(3, 5003)]
+        store.mutate([RowMutation("t", row, (), versions)])
+    read: list[int] = []
+    watched = heard(store, scan_kind=lambda found, *where: read.append(len(found[0])))
+    assert row_ranges(watched, "t", b"", b"") == [(b"", b"")]
+    assert max(read) < 1000

@@ -44,6 +44,7 @@ killed again and again still reaches every row:
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Set
@@ -51,11 +52,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from percola.catalog import RUNS, columns_of, stored_schema
-from percola.cells import MAX_TS, Cell, Kind, acknowledged_column
+from percola.cells import MAX_TS, Cell, Kind
 from percola.errors import ConflictingOptionsError, DamagedRecordError
 from percola.gc.arrivals import Arrivals
 from percola.gc.retention_holds import RETENTION, holds
-from percola.gc.rules import forgotten_row, garbage_of_row
+from percola.gc.rules import Records, RowGarbage, forgotten_row, garbage_of_row
 from percola.gc.time_log import TimeLog
 from percola.ranges import (
     HERE,
@@ -79,6 +80,8 @@ _DONE_TS: Final = 1
 _TURN: Final = Cell(SYSTEM_TABLE, b"gc", b"")
 """Its advisory lock is that of collecting."""
 _RECORDS: Final = 1_000
+_VERSIONS: Final = 1_000
+"""The most records of a cell that are read at once: it may have millions."""
 _LONGEST_REST: Final = 10.0
 """Seconds: the store may not have answered for long, or the process have been stopped."""
 _CHANGES: Final = 10_000
@@ -376,7 +379,9 @@ class _CollectRange:
         try:
             while (position := cursor.following) is not None:
                 began = clock.monotonic()
-                cells, row = scan_writes(store, one.table, position, one.end, _RECORDS)
+                cells, row = scan_writes(
+                    store, one.table, position, one.end, _RECORDS, versions=_VERSIONS
+                )
                 # Of these rows only: each call reads what earlier ones have removed in its rows,
                 # until the store compacts them.
                 while store.has_feed_in_rows and (
@@ -408,10 +413,14 @@ class _CollectRange:
                 garbage = forgotten_row(columns, self.safe_point, settled=self.settled)
             else:
                 garbage = garbage_of_row(
-                    columns, self.safe_point, self.observed[table], settled=self.settled
+                    columns,
+                    self.safe_point,
+                    self.observed[table],
+                    settled=self.settled,
+                    older=functools.partial(_older, store, table, row),
                 )
-            if garbage.changes:
-                *before, last = _parts(garbage.changes)
+            if changes := [*reversed(garbage.changes), *garbage.last]:
+                *before, last = _parts(changes)
                 for part in before:  # One call each: mutations of one call have no order.
                     store.mutate([RowMutation(table, row, (), part)])
                 mutations.append(RowMutation(table, row, (), last))
@@ -441,17 +450,25 @@ def _is_answered(store: Store, table: str, row: bytes, columns: list[bytes]) -> 
     return not store.scan_kind(Kind.FAILED, table, row, row + b"\0", 1)[0]
 
 
-def _parts(changes: list[Put | Delete]) -> Iterator[list[Put | Delete]]:
-    """Split the changes of one row if there are more than a store accepts at once.
+def _older(
+    store: Store, table: str, row: bytes, column: bytes, records: Records, garbage: RowGarbage
+) -> Iterator[Records]:
+    """The records of a cell that the scan has left out; see `percola.gc.rules.Older`."""
+    cell = Cell(table, row, column)
+    while len(records) >= _VERSIONS:
+        if len(garbage.changes) >= _CHANGES:
+            for part in _parts(garbage.changes[::-1]):
+                store.mutate([RowMutation(table, row, (), part)])
+            garbage.changes.clear()
+        records = store.entries(cell, Kind.WRITE, 0, records[-1][0] - 1, _VERSIONS)
+        yield records
 
-    A reader, or a collector that resumes after this one was killed, may see the row in between, so
-    older versions are removed before newer ones, as a delete must outlive what it hides; a long
-    value before its record, which is needed to find it; and acknowledgments last.
+
+def _parts(changes: list[Put | Delete]) -> Iterator[list[Put | Delete]]:
+    """Split the changes of one row, in their order, if they are more than a store accepts at once.
+
+    A reader, or a collector that resumes after this one was killed, may see the row in between. So
+    a long value comes before its record, which is needed to find it; a delete after all that it
+    hides; and acknowledgments last.
     """
-    if len(changes) <= _CHANGES:
-        yield changes
-        return
-    # The input has newest first, and each record before its value.
-    ordered = changes[::-1]
-    ordered.sort(key=lambda one: acknowledged_column(one.column) is not None)
-    yield from (ordered[at : at + _CHANGES] for at in range(0, len(ordered), _CHANGES))
+    yield from (changes[at : at + _CHANGES] for at in range(0, len(changes), _CHANGES))

@@ -19,13 +19,14 @@ For each cell, at a safe point P:
 A record of an observer's run (`percola.catalog.RUNS`) is removed when it is at or below P, although
 it is the newest version of its cell: `forgotten_row`.
 
-Entries are removed from a row in one mutation, or in several from the oldest version on, so a
-delete is never removed before what it hides.
+Entries are removed from a row in one mutation, or in several if they are many. The newest delete of
+a cell is never removed before what it hides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+import itertools
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from percola.cells import Kind, Op, acknowledged_column, decode_write, encode_write
@@ -37,7 +38,10 @@ class RowGarbage:
     """The garbage of one row.
 
     Attributes:
-        changes: changes that can be applied unconditionally.
+        changes: changes that can be applied unconditionally; the removal of a long value comes
+            after that of its record, so they are to be applied from the last one to the first.
+        last: removals that come after all of these: of the deletes that hide what `changes` remove,
+            then of acknowledgments.
         vanishing: observed columns whose newest version is a delete: it may be removed once the
             change is answered; `vanishing_changes` remove it and its acknowledgments.
         versions: how many superseded puts and deletes are among the changes.
@@ -47,6 +51,7 @@ class RowGarbage:
     """
 
     changes: list[Put | Delete] = field(default_factory=list)
+    last: list[Put | Delete] = field(default_factory=list)
     vanishing: list[bytes] = field(default_factory=list)
     vanishing_changes: list[Put | Delete] = field(default_factory=list)
     versions: int = 0
@@ -55,41 +60,57 @@ class RowGarbage:
     acknowledgments: int = 0
 
 
+Records = Sequence[tuple[int, bytes]]
+"""Write records of a cell: (commit_ts, record), newest first."""
+
+Older = Callable[[bytes, Records, RowGarbage], Iterable[Records]]
+"""The records of a column below those that are known, in parts. Before it returns a part, it may
+apply the changes that have been found so far, and take them out of the garbage."""
+
+
+def _complete(column: bytes, records: Records, garbage: RowGarbage) -> Iterable[Records]:
+    return ()
+
+
 def garbage_of_row(
-    cells: Iterable[tuple[bytes, list[tuple[int, bytes]]]],
+    cells: Iterable[tuple[bytes, Records]],
     safe_point: int,
     observed: Container[bytes],
     *,
     settled: int,
+    older: Older = _complete,
 ) -> RowGarbage:
     """Find the garbage of a row.
 
-    `cells` are its columns with their write records as (commit_ts, record), newest first;
-    `observed` has the observed columns; no call of a transaction that began below `settled` is in
-    flight any more. Raises DamagedRecordError.
+    `cells` are its columns with their newest write records; `older` has the others. `observed` has
+    the observed columns; no call of a transaction that began below `settled` is in flight any more.
+    Raises DamagedRecordError.
     """
     garbage = RowGarbage()
     remaining: set[bytes] = set()
     acknowledgments: list[tuple[bytes, bytes, list[int]]] = []
     for column, records in cells:
         about = acknowledged_column(column)
-        if about is not None and all(ts <= safe_point for ts, _ in records):
-            acknowledgments.append((column, about, [ts for ts, _ in records]))
-        if _look_at(garbage, column, records, safe_point, observed, settled):
+        cell = _Cell(garbage, column, safe_point, observed, settled)
+        for some in itertools.chain((records,), older(column, records, garbage)):
+            cell.look_at(some)
+        if cell.stays:
             remaining.add(column)
+        if about is not None and not cell.is_newer:
+            acknowledgments.append((column, about, cell.left))
     for column, about, timestamps in acknowledgments:
         if about not in remaining:
             changes: list[Put | Delete] = [Delete(Kind.WRITE, column, ts) for ts in timestamps]
             if about in garbage.vanishing:
                 garbage.vanishing_changes += changes
             else:
-                garbage.changes += changes
+                garbage.last += changes
                 garbage.acknowledgments += 1
     return garbage
 
 
 def forgotten_row(
-    cells: Iterable[tuple[bytes, list[tuple[int, bytes]]]], safe_point: int, *, settled: int
+    cells: Iterable[tuple[bytes, Records]], safe_point: int, *, settled: int
 ) -> RowGarbage:
     """As `garbage_of_row`, for a row that is forgotten: each of its cells was put once."""
     cells = list(cells)
@@ -105,56 +126,77 @@ def forgotten_row(
     return garbage
 
 
-def _look_at(
-    garbage: RowGarbage,
-    column: bytes,
-    records: list[tuple[int, bytes]],
-    safe_point: int,
-    observed: Container[bytes],
-    settled: int,
-) -> bool:
-    """Add the garbage of one cell; return whether any of its records is kept."""
-    stays = newer = seen = committed = False
-    for ts, raw in records:
-        record = decode_write(raw)
-        gone = Delete(Kind.WRITE, column, ts)
-        if (
-            committed
-            and record.op is Op.LOCK
-            and record.last_change is not None
-            and not record.decides
-        ):
-            garbage.changes.append(gone)
-            garbage.records += 1
-            continue
-        committed = committed or record.op is not Op.ROLLBACK
-        if ts > safe_point or (record.op is Op.ROLLBACK and ts >= min(settled, safe_point)):
-            stays = True
-            if ts <= safe_point and record.last_change is not None:
-                # A rollback record may outlive both the change that it repeats and the delete
-                # that hides it. Without `last_change`, readers look below the record instead.
-                plain = encode_write(record.op, record.start_ts)
-                garbage.changes.append(Put(Kind.WRITE, column, ts, plain))
-            # A record that changed nothing does not supersede a delete below it.
-            newer = newer or record.op in (Op.PUT, Op.DELETE)
-            continue
-        if record.op in (Op.LOCK, Op.ROLLBACK):
-            garbage.changes.append(gone)
-            garbage.records += 1
-        elif seen:
-            garbage.changes.append(gone)
-            garbage.versions += 1
-        elif record.op is Op.PUT:
-            seen = stays = True
-            continue
-        elif newer or column not in observed:
-            seen = True
-            garbage.changes.append(gone)
-            garbage.deleted += 1
-        else:
-            seen = True
-            garbage.vanishing.append(column)
-            garbage.vanishing_changes.append(gone)
-        if record.op is Op.PUT and record.value is None:
-            garbage.changes.append(Delete(Kind.DATA, column, record.start_ts))
-    return stays
+@dataclass(slots=True)
+class _Cell:
+    """Finds the garbage of one cell.
+
+    Attributes:
+        stays: whether any of its records is kept.
+        is_newer: whether any of its records is above the safe point.
+        left: the timestamps of the others that are kept.
+    """
+
+    garbage: RowGarbage
+    column: bytes
+    safe_point: int
+    observed: Container[bytes]
+    settled: int
+    stays: bool = False
+    is_newer: bool = False
+    left: list[int] = field(default_factory=list)
+    _changed: bool = False
+    _seen: bool = False
+    _committed: bool = False
+
+    def look_at(self, records: Records) -> None:
+        """Add the garbage among records that are below those of earlier calls."""
+        garbage, column, safe_point = self.garbage, self.column, self.safe_point
+        for ts, raw in records:
+            record = decode_write(raw)
+            gone = Delete(Kind.WRITE, column, ts)
+            self.is_newer = self.is_newer or ts > safe_point
+            if (
+                self._committed
+                and record.op is Op.LOCK
+                and record.last_change is not None
+                and not record.decides
+            ):
+                garbage.changes.append(gone)
+                garbage.records += 1
+                continue
+            self._committed = self._committed or record.op is not Op.ROLLBACK
+            if ts > safe_point or (
+                record.op is Op.ROLLBACK and ts >= min(self.settled, safe_point)
+            ):
+                self.stays = True
+                if ts <= safe_point:
+                    self.left.append(ts)
+                    if record.last_change is not None:
+                        # A rollback record may outlive both the change that it repeats and the
+                        # delete that hides it. Without `last_change`, readers look below the
+                        # record instead.
+                        plain = encode_write(record.op, record.start_ts)
+                        garbage.changes.append(Put(Kind.WRITE, column, ts, plain))
+                # A record that changed nothing does not supersede a delete below it.
+                self._changed = self._changed or record.op in (Op.PUT, Op.DELETE)
+                continue
+            if record.op in (Op.LOCK, Op.ROLLBACK):
+                garbage.changes.append(gone)
+                garbage.records += 1
+            elif self._seen:
+                garbage.changes.append(gone)
+                garbage.versions += 1
+            elif record.op is Op.PUT:
+                self._seen = self.stays = True
+                self.left.append(ts)
+                continue
+            elif self._changed or column not in self.observed:
+                self._seen = True
+                garbage.last.append(gone)
+                garbage.deleted += 1
+            else:
+                self._seen = True
+                garbage.vanishing.append(column)
+                garbage.vanishing_changes.append(gone)
+            if record.op is Op.PUT and record.value is None:
+                garbage.changes.append(Delete(Kind.DATA, column, record.start_ts))

@@ -23,6 +23,9 @@ LEAST_ROWS: Final = 20_000
 _LOOK: Final = 64
 """Write records that one probe of a range reads."""
 
+_VERSIONS: Final = 64
+"""Write records of a cell that count: it may have millions, and a reader looks at a few."""
+
 _LOOKS: Final = 600
 """The maximum number of probes, which bounds planning to some tenths of a second."""
 
@@ -84,7 +87,9 @@ def row_ranges(
         piece = heapq.heappop(pieces)
         if looks < _LOOKS and len(pieces) + len(leaves) < 32 * most:
             looks += 1
-            found, following = scan_writes(store, table, piece.start, piece.end, _LOOK)
+            found, following = scan_writes(
+                store, table, piece.start, piece.end, _LOOK, versions=_VERSIONS
+            )
             if following is None:
                 piece.records = sum(len(records) for _, records in found)
             else:
@@ -128,7 +133,7 @@ def _about(store: Store, table: str, leaves: list[_Piece], enough: int) -> int:
     sample = random.Random(0).sample(unread, min(_SAMPLE, len(unread)))
     counted = 0
     for leaf in sample:
-        found, _ = scan_writes(store, table, leaf.start, leaf.end, most)
+        found, _ = scan_writes(store, table, leaf.start, leaf.end, most, versions=_VERSIONS)
         records = sum(len(of) for _, of in found)
         counted += records if records < most else each
     return known + counted * len(unread) // len(sample)
@@ -179,7 +184,7 @@ def last_row(store: Store, table: str, start: bytes, end: bytes) -> bytes | None
 def _first_row(store: Store, table: str, start: bytes, end: bytes) -> bytes | None:
     if end and start >= end:
         return None
-    found, _ = scan_writes(store, table, start, end, 1)
+    found, _ = scan_writes(store, table, start, end, 1, versions=1)
     return found[0][0].row if found else None
 
 

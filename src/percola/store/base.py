@@ -445,7 +445,14 @@ class Store(ABC):
 
     @abstractmethod
     def scan_kind(
-        self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+        self,
+        kind: Kind,
+        table: str,
+        start: bytes = b"",
+        end: bytes = b"",
+        limit: int = 256,
+        *,
+        versions: int | None = None,
     ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
         """All entries of a kind of a range of rows, at all timestamps: (cell, timestamp, value).
 
@@ -454,6 +461,9 @@ class Store(ABC):
         proportional to the entries of that kind, not to the table (rule N6). Returns whole rows,
         about `limit` entries or fewer, and the row to continue from, or None at the end.
         `percola.store.walks` makes walks of such calls.
+
+        With `versions`, which WRITE and DATA alone may have, of each cell only the newest so many:
+        a cell that is written all the time may have millions. `entries` reads those below.
         """
 
     @abstractmethod

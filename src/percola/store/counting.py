@@ -170,9 +170,16 @@ class CountedStore(ForwardingStore):
         return found
 
     def scan_kind(
-        self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+        self,
+        kind: Kind,
+        table: str,
+        start: bytes = b"",
+        end: bytes = b"",
+        limit: int = 256,
+        *,
+        versions: int | None = None,
     ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
-        found = self.inner.scan_kind(kind, table, start, end, limit)
+        found = self.inner.scan_kind(kind, table, start, end, limit, versions=versions)
         self.calls.note(OTHER if kind in (Kind.WRITE, Kind.DATA) else LOOK, 0, len(found[0]))
         return found
 

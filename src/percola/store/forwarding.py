@@ -78,9 +78,16 @@ class ForwardingStore(Store):
         return self.inner.scan_rows(table, rows, ts, columns=columns, limit=limit)
 
     def scan_kind(
-        self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+        self,
+        kind: Kind,
+        table: str,
+        start: bytes = b"",
+        end: bytes = b"",
+        limit: int = 256,
+        *,
+        versions: int | None = None,
     ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
-        return self.inner.scan_kind(kind, table, start, end, limit)
+        return self.inner.scan_kind(kind, table, start, end, limit, versions=versions)
 
     def safe_point(self) -> int:
         return self.inner.safe_point()

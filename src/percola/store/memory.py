@@ -260,7 +260,14 @@ class MemoryStore(OneStepStore):
         return found, None
 
     def scan_kind(
-        self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+        self,
+        kind: Kind,
+        table: str,
+        start: bytes = b"",
+        end: bytes = b"",
+        limit: int = 256,
+        *,
+        versions: int | None = None,
     ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
         found: list[tuple[Cell, int, bytes]] = []
         with self._lock:
@@ -274,7 +281,7 @@ class MemoryStore(OneStepStore):
                         found += [
                             (Cell(table, key, column), ts, value)
                             for ts, value in (
-                                _newest_first(entries)
+                                itertools.islice(_newest_first(entries), versions)
                                 if kind in (Kind.WRITE, Kind.DATA)
                                 else entries.items()
                             )

@@ -36,14 +36,20 @@ def walk_kind(
 
 
 def scan_writes(
-    store: Store, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+    store: Store,
+    table: str,
+    start: bytes = b"",
+    end: bytes = b"",
+    limit: int = 256,
+    *,
+    versions: int | None = None,
 ) -> tuple[list[tuple[Cell, list[tuple[int, bytes]]]], bytes | None]:
     """The write records of a range by cell: one call of `Store.scan_kind`.
 
     Returns (cell, [(commit_ts, record), …] newest first) of whole rows, about `limit` records, and
-    the row to continue from, or None at the end.
+    the row to continue from, or None at the end. Of each cell all, or the newest `versions`.
     """
-    entries, following = store.scan_kind(Kind.WRITE, table, start, end, limit)
+    entries, following = store.scan_kind(Kind.WRITE, table, start, end, limit, versions=versions)
     found = [
         (cell, [(ts, record) for _, ts, record in group])
         for cell, group in itertools.groupby(entries, key=lambda one: one[0])

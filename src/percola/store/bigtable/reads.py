@@ -23,6 +23,7 @@ from percola.store.bigtable.filters import (
     cell_entries,
     chain,
     family,
+    newest,
     snapshot,
     stamps,
     table_of,
@@ -64,6 +65,9 @@ class BigtableReading(Reading):
     def everything(self, family_: str, low: int, high: int) -> Filter:
         within = stamps(low, high)
         return family(family_) if within is None else chain(family(family_), within)
+
+    def newest(self, family_: str, versions: int) -> Filter:
+        return chain(family(family_), newest(versions))
 
     def both(self, one: Filter, other: Filter) -> Filter:
         return union([one, other])

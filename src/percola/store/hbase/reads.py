@@ -77,6 +77,9 @@ class HBaseReading(Reading):
     def everything(self, family: bytes, low: int, high: int) -> Query:
         return Query([Ask(family, None, low, high)], ALL_VERSIONS)
 
+    def newest(self, family: bytes, versions: int) -> Query:
+        return Query([Ask(family, None, 0, self.max_ts)], versions)
+
     def both(self, one: Query, other: Query) -> Query:
         return Query([*one.asked, *other.asked], ALL_VERSIONS)
 

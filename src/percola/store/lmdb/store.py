@@ -583,21 +583,29 @@ class LmdbStore(OneStepStore):
         return None if result is None else cell_scan(*result)
 
     def scan_kind(
-        self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+        self,
+        kind: Kind,
+        table: str,
+        start: bytes = b"",
+        end: bytes = b"",
+        limit: int = 256,
+        *,
+        versions: int | None = None,
     ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
         first, last = self._keys.row_key(table, start), self._keys.end_key(table, end)
         with self._environment.reading() as txn:
             if kind is Kind.WRITE:
-                return self._scan_writes(txn, first, last, limit)
-            return self._scan_others(txn, kind, first, last, limit)
+                return self._scan_writes(txn, first, last, limit, versions)
+            return self._scan_others(txn, kind, first, last, limit, versions)
 
     def _scan_writes(
-        self, txn: Txn, first: bytes, last: bytes, limit: int
+        self, txn: Txn, first: bytes, last: bytes, limit: int, versions: int | None
     ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
         """The write records with keys in [first, last), which are among locks."""
         found: list[tuple[Cell, int, bytes]] = []
         cursor = txn.cursor(self._environment.databases[_CELLS])
         key, cell = b"", Cell("", b"", b"")
+        left = versions
         going = cursor.set_range(first)
         while going:
             entry, record = cursor.item()
@@ -610,18 +618,30 @@ class LmdbStore(OneStepStore):
                     cell = self._keys.cell(key)
                     if len(found) >= limit and cell.row != found[-1][0].row:
                         return found, cell.row
+                    left = versions
                 found.append((cell, TOP - at, record))
+                if left is not None:
+                    left -= 1
+                    if not left:
+                        going = _behind(cursor, key)
+                        continue
             going = cursor.next()
         return found, None
 
     def _scan_others(
-        self, txn: Txn, kind: Kind, first: bytes, last: bytes, limit: int
+        self,
+        txn: Txn,
+        kind: Kind,
+        first: bytes,
+        last: bytes,
+        limit: int,
+        versions: int | None,
     ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
         """The entries of another kind with keys in [first, last), from its own tree."""
         databases = self._environment.databases
         found: list[tuple[Cell, int, bytes]] = []
         locks = kind is Kind.LOCK
-        long = 0
+        long, key, left = 0, b"", versions
         cells = txn.cursor(databases[_CELLS])
         cursor = txn.cursor(databases[_LOCKS] if locks else self._database(kind))
         going = cursor.set_range(first)
@@ -636,6 +656,12 @@ class LmdbStore(OneStepStore):
                 value = cursor.value()
                 long += len(value)
                 found.append((cell, timestamp(entry, kind), value))
+                if left is not None:
+                    left = (left if entry[:-8] == key else versions or 0) - 1
+                    key = entry[:-8]
+                    if not left:
+                        going = _behind(cursor, key)
+                        continue
             elif cells.set_range(entry) and cells.key().startswith(entry):
                 found.append((cell, timestamp(cells.key(), kind), cells.value()))
             going = cursor.next()
@@ -688,6 +714,14 @@ class LmdbStore(OneStepStore):
 
     def close(self) -> None:
         self._environment.close()
+
+
+def _behind(cursor: Cursor, key: bytes) -> bool:
+    """Move a cursor behind the entries of a cell; returns whether there are any."""
+    going = cursor.set_range(key + b"\xff" * 8)
+    while going and cursor.key()[:-8] == key:
+        going = cursor.next()
+    return going
 
 
 def _records(cursor: Cursor, key: bytes, going: bool) -> Iterator[tuple[int, bytes]]:

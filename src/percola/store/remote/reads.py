@@ -113,6 +113,10 @@ class Reading(RowReading):
     def snapshot(self, columns: Columns, ts: int) -> Query:
         """The query for what a reader at `ts` needs of at least these columns, not none."""
 
+    @abstractmethod
+    def newest(self, family: Family, versions: int) -> Query:
+        """The query for the newest `versions` entries of each cell of a family."""
+
     def table_of(self, table: str, kind: Kind) -> str:
         """The table that holds a table's entries of a kind."""
         return table
@@ -260,9 +264,15 @@ class Reading(RowReading):
         return found
 
     def scan_kind(
-        self, kind: Kind, table: str, start: bytes, end: bytes, limit: int
+        self,
+        kind: Kind,
+        table: str,
+        start: bytes,
+        end: bytes,
+        limit: int,
+        versions: int | None,
     ) -> tuple[list[tuple[Cell, Entries]], bytes | None]:
-        """All entries of a kind of a range of rows, about `limit`, and the row to continue from."""
+        """The entries of a kind of a range of rows, about `limit`, and the row to continue from."""
         found: list[tuple[Cell, Entries]] = []
         count = size = 0
 
@@ -275,7 +285,11 @@ class Reading(RowReading):
                     size += sum(len(value) for _, value in entries)
                 yield limit if not left and size >= _LONG_BYTES else count
 
-        query = self.everything(self.families[kind], 0, self.max_ts)
+        family = self.families[kind]
+        if versions is None:
+            query = self.everything(family, 0, self.max_ts)
+        else:
+            query = self.newest(family, versions)
         following = self._walk(self.table_of(table, kind), query, start, end, limit, take)
         return found, following
 

@@ -246,10 +246,17 @@ class RemoteStore(Store):
         return self._reading.scan_rows(table, rows, ts, columns, limit)
 
     def scan_kind(
-        self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+        self,
+        kind: Kind,
+        table: str,
+        start: bytes = b"",
+        end: bytes = b"",
+        limit: int = 256,
+        *,
+        versions: int | None = None,
     ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
         self._check_table(table)
-        cells, following = self._reading.scan_kind(kind, table, start, end, limit)
+        cells, following = self._reading.scan_kind(kind, table, start, end, limit, versions)
         found = [
             (cell, ts, value)
             for cell, entries in cells

@@ -48,6 +48,30 @@ class SafePointClaims(Ground):
         for cell, records in found:
             assert records == store.entries(cell, Kind.WRITE, 0, MAX_TS)
 
+    @pytest.mark.parametrize("kind", [Kind.WRITE, Kind.DATA])
+    @pytest.mark.parametrize(("versions", "limit"), [(1, 1), (2, 3), (3, 1000)])
+    def test_of_a_cell_with_more_than_the_versions_asked_for_the_newest_are_found(
+        self, store: Store, table: str, versions: int, limit: int, kind: Kind
+    ) -> None:
+        expected = []
+        for row, counts in ((b"a", (4, 0, 1)), (b"a\0", (2, 3, 4)), (b"b", (0, 3, 5))):
+            for column, count in zip((b"c", b"c\0", b"d"), counts, strict=True):
+                for commit_ts in range(5, 5 + 2 * count, 2):
+                    value = b"%d" % commit_ts * 200
+                    self.put(store, table, row, *written(column, commit_ts, value))
+                cell = Cell(table, row, column)
+                entries = store.entries(cell, kind, 0, MAX_TS, versions)
+                expected += [(cell, *entry) for entry in entries]
+            self.put(store, table, row, lock(b"c", 90))
+        found: list[tuple[Cell, int, bytes]] = []
+        position: bytes | None = b""
+        while position is not None:
+            part, position = store.scan_kind(kind, table, position, b"", limit, versions=versions)
+            assert position is None or part, "a part that does not end holds at least a row"
+            found += part
+        # The cells of a row have no order that is promised, the entries of a cell have one.
+        assert sorted(found, key=lambda one: one[0]) == expected
+
     def test_versions_keeps_to_the_range_start_included_and_end_not(
         self, store: Store, table: str
     ) -> None:

@@ -306,12 +306,19 @@ class SimulatedStore(OneStepStore):
         return states, following
 
     def scan_kind(
-        self, kind: Kind, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+        self,
+        kind: Kind,
+        table: str,
+        start: bytes = b"",
+        end: bytes = b"",
+        limit: int = 256,
+        *,
+        versions: int | None = None,
     ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
         process = self._process
         process.call(Call.READ)
         limit = min(limit, process.rng.randint(1, _CHUNK))
-        found, following = self._inner.scan_kind(kind, table, start, end, limit)
+        found, following = self._inner.scan_kind(kind, table, start, end, limit, versions=versions)
         if self._index is not None:
             found = [one for one in found if not is_entry(one[0])]
         if found:
