@@ -47,7 +47,7 @@ import contextlib
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Set
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -452,13 +452,18 @@ def _is_answered(store: Store, table: str, row: bytes, columns: list[bytes]) -> 
 
 def _older(
     store: Store, table: str, row: bytes, column: bytes, records: Records, garbage: RowGarbage
-) -> Iterator[Records]:
+) -> Iterable[Records]:
     """The records of a cell that the scan has left out; see `percola.gc.rules.Older`."""
-    cell = Cell(table, row, column)
+    if len(records) < _VERSIONS:
+        return ()
+    return _pages(store, Cell(table, row, column), records, garbage)
+
+
+def _pages(store: Store, cell: Cell, records: Records, garbage: RowGarbage) -> Iterator[Records]:
     while len(records) >= _VERSIONS:
         if len(garbage.changes) >= _CHANGES:
             for part in _parts(garbage.changes[::-1]):
-                store.mutate([RowMutation(table, row, (), part)])
+                store.mutate([RowMutation(cell.table, cell.row, (), part)])
             garbage.changes.clear()
         records = store.entries(cell, Kind.WRITE, 0, records[-1][0] - 1, _VERSIONS)
         yield records

@@ -91,13 +91,12 @@ def garbage_of_row(
     acknowledgments: list[tuple[bytes, bytes, list[int]]] = []
     for column, records in cells:
         about = acknowledged_column(column)
-        cell = _Cell(garbage, column, safe_point, observed, settled)
-        for some in itertools.chain((records,), older(column, records, garbage)):
-            cell.look_at(some)
-        if cell.stays:
+        parts = itertools.chain((records,), older(column, records, garbage))
+        stays, left = _look_at(garbage, column, parts, safe_point, observed, settled)
+        if stays:
             remaining.add(column)
-        if about is not None and not cell.is_newer:
-            acknowledgments.append((column, about, cell.left))
+        if about is not None and all(ts <= safe_point for ts, _ in records[:1]):
+            acknowledgments.append((column, about, left))
     for column, about, timestamps in acknowledgments:
         if about not in remaining:
             changes: list[Put | Delete] = [Delete(Kind.WRITE, column, ts) for ts in timestamps]
@@ -126,77 +125,63 @@ def forgotten_row(
     return garbage
 
 
-@dataclass(slots=True)
-class _Cell:
-    """Finds the garbage of one cell.
+def _look_at(
+    garbage: RowGarbage,
+    column: bytes,
+    parts: Iterable[Records],
+    safe_point: int,
+    observed: Container[bytes],
+    settled: int,
+) -> tuple[bool, list[int]]:
+    """Add the garbage of one cell, whose records come in parts.
 
-    Attributes:
-        stays: whether any of its records is kept.
-        is_newer: whether any of its records is above the safe point.
-        left: the timestamps of the others that are kept.
+    Returns whether any of them is kept, and the timestamps up to the safe point that are.
     """
-
-    garbage: RowGarbage
-    column: bytes
-    safe_point: int
-    observed: Container[bytes]
-    settled: int
-    stays: bool = False
-    is_newer: bool = False
-    left: list[int] = field(default_factory=list)
-    _changed: bool = False
-    _seen: bool = False
-    _committed: bool = False
-
-    def look_at(self, records: Records) -> None:
-        """Add the garbage among records that are below those of earlier calls."""
-        garbage, column, safe_point = self.garbage, self.column, self.safe_point
-        for ts, raw in records:
-            record = decode_write(raw)
-            gone = Delete(Kind.WRITE, column, ts)
-            self.is_newer = self.is_newer or ts > safe_point
-            if (
-                self._committed
-                and record.op is Op.LOCK
-                and record.last_change is not None
-                and not record.decides
-            ):
-                garbage.changes.append(gone)
-                garbage.records += 1
-                continue
-            self._committed = self._committed or record.op is not Op.ROLLBACK
-            if ts > safe_point or (
-                record.op is Op.ROLLBACK and ts >= min(self.settled, safe_point)
-            ):
-                self.stays = True
-                if ts <= safe_point:
-                    self.left.append(ts)
-                    if record.last_change is not None:
-                        # A rollback record may outlive both the change that it repeats and the
-                        # delete that hides it. Without `last_change`, readers look below the
-                        # record instead.
-                        plain = encode_write(record.op, record.start_ts)
-                        garbage.changes.append(Put(Kind.WRITE, column, ts, plain))
-                # A record that changed nothing does not supersede a delete below it.
-                self._changed = self._changed or record.op in (Op.PUT, Op.DELETE)
-                continue
-            if record.op in (Op.LOCK, Op.ROLLBACK):
-                garbage.changes.append(gone)
-                garbage.records += 1
-            elif self._seen:
-                garbage.changes.append(gone)
-                garbage.versions += 1
-            elif record.op is Op.PUT:
-                self._seen = self.stays = True
-                self.left.append(ts)
-                continue
-            elif self._changed or column not in self.observed:
-                self._seen = True
-                garbage.last.append(gone)
-                garbage.deleted += 1
-            else:
-                self._seen = True
-                garbage.vanishing.append(column)
-                garbage.vanishing_changes.append(gone)
-            if record.op is Op.PUT and record.value is None:
-                garbage.changes.append(Delete(Kind.DATA, column, record.start_ts))
+    stays = newer = seen = committed = False
+    left: list[int] = []
+    for ts, raw in itertools.chain.from_iterable(parts):
+        record = decode_write(raw)
+        gone = Delete(Kind.WRITE, column, ts)
+        if (
+            committed
+            and record.op is Op.LOCK
+            and record.last_change is not None
+            and not record.decides
+        ):
+            garbage.changes.append(gone)
+            garbage.records += 1
+            continue
+        committed = committed or record.op is not Op.ROLLBACK
+        if ts > safe_point or (record.op is Op.ROLLBACK and ts >= min(settled, safe_point)):
+            stays = True
+            if ts <= safe_point:
+                left.append(ts)
+                if record.last_change is not None:
+                    # A rollback record may outlive both the change that it repeats and the delete
+                    # that hides it. Without `last_change`, readers look below the record instead.
+                    plain = encode_write(record.op, record.start_ts)
+                    garbage.changes.append(Put(Kind.WRITE, column, ts, plain))
+            # A record that changed nothing does not supersede a delete below it.
+            newer = newer or record.op in (Op.PUT, Op.DELETE)
+            continue
+        if record.op in (Op.LOCK, Op.ROLLBACK):
+            garbage.changes.append(gone)
+            garbage.records += 1
+        elif seen:
+            garbage.changes.append(gone)
+            garbage.versions += 1
+        elif record.op is Op.PUT:
+            seen = stays = True
+            left.append(ts)
+            continue
+        elif newer or column not in observed:
+            seen = True
+            garbage.last.append(gone)
+            garbage.deleted += 1
+        else:
+            seen = True
+            garbage.vanishing.append(column)
+            garbage.vanishing_changes.append(gone)
+        if record.op is Op.PUT and record.value is None:
+            garbage.changes.append(Delete(Kind.DATA, column, record.start_ts))
+    return stays, left
