@@ -324,6 +324,34 @@ def measure(t, row):
     assert (answer.code, answer.err) == (0, "own INFO shop: measured a\n")
 
 
+def test_what_a_users_module_prints_is_no_part_of_the_json(folder: Path, app: Path) -> None:
+    program = """
+import app
+from percola import observer
+
+print("imported")
+
+@observer(app.contents)
+def measure(t, row):
+    print("measured", row)
+"""
+    (app / "prints.py").write_text(program)
+    assert call("--repo", folder, "set", "a", "contents", "x").code == 0
+    where = ("--repo", folder, "--json")
+    answer = run(*where, "worker", "prints:measure", "--until-idle", cwd=app)
+    assert [one["event"] for one in answer.lines] == ["started", "stopped"]
+    assert answer.err == "imported\nmeasured a\n"
+    answer = run(*where, "rerun", "prints:measure", cwd=app)
+    assert (answer.json["rows"], answer.err.splitlines()[0]) == (1, "imported")
+    answer = run(*where, "worker", "prints:nothing", cwd=app)
+    assert (answer.code, answer.json["error"]["kind"]) == (1, "UsageError")
+
+
+def test_so_many_threads_are_refused(folder: Path, app: Path) -> None:
+    answer = run("--repo", folder, "worker", "app:measure", "--threads", "100000", cwd=app)
+    assert is_error(answer, "at most 1,000")
+
+
 @pytest.mark.parametrize("name", ["OBSERVERS", "measure", "no_argument", "with_repo"])
 def test_a_worker_runs_what_the_module_names(folder: Path, app: Path, name: str) -> None:
     assert call("--repo", folder, "set", "a", "contents", "hello").code == 0

@@ -9,12 +9,14 @@ to JSON directly.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import math
 import sys
+from collections.abc import Iterator
 from datetime import date
 from decimal import Decimal
-from typing import Any
+from typing import Any, TextIO
 
 from percola.cells import Cell, LockRecord, Op
 from percola.errors import WrongTypeError
@@ -27,11 +29,28 @@ from percola.transactions.row import Row
 _KINDS = {Op.PUT: "put", Op.DELETE: "delete", Op.LOCK: "lock", Op.ROLLBACK: "rollback"}
 
 
+_kept: TextIO | None = None
+"""Where documents go while what a program prints goes to stderr."""
+
+
+@contextlib.contextmanager
+def only_json() -> Iterator[None]:
+    """Keep stdout for documents: what a user's code prints meanwhile goes to stderr."""
+    global _kept
+    before, _kept = _kept, _kept or sys.stdout
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _kept = before
+
+
 def write_json(document: object) -> None:
     """Print one JSON document on one line."""
-    utf8 = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
-    sys.stdout.write(json.dumps(document, ensure_ascii=not utf8, allow_nan=False) + "\n")
-    sys.stdout.flush()
+    out = _kept or sys.stdout
+    utf8 = (out.encoding or "").lower().replace("-", "") == "utf8"
+    out.write(json.dumps(document, ensure_ascii=not utf8, allow_nan=False) + "\n")
+    out.flush()
 
 
 def as_json(value: Any) -> Any:

@@ -114,7 +114,8 @@ def check(session: Session, limit: int, recipes: str | None, master: str | None)
 
 def _check_recipes(session: Session, limit: int, target: str, master: str | None) -> None:
     """Compare derived tables with the records of what was contributed."""
-    recipes = _load_recipes(target)
+    with session.user_code():
+        recipes = _load_recipes(target)
     with (
         session.open() as repo,
         display.progress_line("Comparing") as line,

@@ -55,7 +55,8 @@ def init(
     if (network := network_address(address)) is not None:
         network.refuse_durability(durability)
     if schema is not None:
-        tables = targets.load_schema(schema)
+        with session.user_code():
+            tables = targets.load_schema(schema)
     else:
         tables = arguments.declare_tables(columns)
     try:

@@ -109,6 +109,7 @@ def serve(
         if target is None:
             repo = stack.enter_context(session.open())
         else:
+            stack.enter_context(session.user_code())
             repo, observers = stack.enter_context(targets.opened(session.where(), target))
         login = Login(token, repo.context.clock)
         made = app.make_app(repo, observers, Names(host, names), login)

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from importlib import import_module
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final, TypeVar
 import click
 
 import percola
-from percola.cli.json_output import write_json
+from percola.cli.json_output import only_json, write_json
 from percola.errors import NotARepositoryError, PercolaError, UsageError
 from percola.gc.time_log import show_time
 from percola.platform import start_up
@@ -55,6 +55,10 @@ class Session:
         """Open the repository, which must exist."""
         with percola.open(self.where(), schema, create=False) as repo:
             yield repo
+
+    def user_code(self) -> AbstractContextManager[None]:
+        """While a user's modules are imported and run: what they print is no part of the JSON."""
+        return only_json() if self.json else nullcontext()
 
     def show(self, document: object, sentence: str) -> None:
         """Print a result as JSON or as a sentence."""

@@ -119,6 +119,7 @@ def worker(
         )
     with _ends_when_told(session, STOPPED if until_idle else 0), ExitStack() as stack:
         start_up.release_sigterm()
+        stack.enter_context(session.user_code())
         repo, observers = stack.enter_context(
             targets.opened(session.where(), target, schema, durability=durability)
         )

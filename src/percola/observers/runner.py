@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("percola.worker")
 
+_MOST_THREADS: Final = 1_000
 _CONFLICTS: Final = 8
 _MANY_CONFLICTS: Final = 10
 """How often a cell is left for later since its run conflicts, before that is logged."""
@@ -122,6 +123,11 @@ class WorkerOptions:
                 raise ConflictingOptionsError(
                     f"A worker's {name} must be at least 1, not {getattr(self, name)}."
                 )
+        if self.threads > _MOST_THREADS:
+            raise ConflictingOptionsError(
+                f"A worker's threads must be at most {_MOST_THREADS:,}, not {self.threads:,}: they "
+                "share one processor, so start more processes instead."
+            )
         for name in ("first_wait", "longest_wait", "timeout", "rescan", "sweep", "collect"):
             if not 0 < getattr(self, name) <= _LONGEST:
                 raise ConflictingOptionsError(
