@@ -6,7 +6,6 @@ use std::rc::Rc;
 
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyException, PyValueError};
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PyString, PyType};
 
@@ -14,7 +13,7 @@ use crate::active::ActiveSnapshots;
 use crate::cells::Key;
 use crate::commit::Commits;
 use crate::held::{Held, Plain};
-use crate::python;
+use crate::python::{self, intern};
 use crate::reads::{LastDrawn, Looked, Reads};
 
 /// Longer rows are checked by Python: `percola.transactions.snapshot._SURELY_SHORT`.

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use pyo3::buffer::PyBuffer;
 use pyo3::gc::{PyTraverseError, PyVisit};
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyString, PyTuple};
@@ -19,7 +18,7 @@ use crate::cells::{
 };
 use crate::environment::{Sent, Transaction};
 use crate::lmdb::{self, Api, Dbi, Val};
-use crate::python;
+use crate::python::{self, intern};
 use crate::reads::Reads;
 
 const SILENT: u64 = 1 << 63;

@@ -9,7 +9,8 @@ use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 
 use pyo3::exceptions::PyImportError;
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
+
+use crate::python::Once;
 
 pub type Dbi = c_uint;
 
@@ -169,11 +170,11 @@ impl Api {
     }
 }
 
-static API: PyOnceLock<Api> = PyOnceLock::new();
+static API: Once<Api> = Once::new();
 
 /// LMDB's functions; ImportError says why they cannot be had.
 pub fn api(py: Python<'_>) -> PyResult<&'static Api> {
-    API.get_or_try_init(py, || {
+    API.get(py, || {
         let path: String = py.import("lmdb.cpython")?.getattr("__file__")?.extract()?;
         let file = CString::new(path.as_str())?;
         // SAFETY: Python has loaded this file: it is only looked up here, not initialised.

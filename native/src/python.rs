@@ -5,6 +5,7 @@
 //! Rust, and so ended the process with SIGABRT. Here such a thread waits for the end of the process
 //! instead, as it does in Python 3.14.
 
+use std::cell::OnceCell;
 use std::hint::black_box;
 use std::mem::{forget, transmute};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -47,6 +48,51 @@ impl Drop for Kept<'_> {
             std::thread::park();
         }
     }
+}
+
+/// What is made at its first use, and stays.
+///
+/// Not pyo3's `PyOnceLock`, which its `intern!` uses too: that gives up the GIL while something is
+/// being made, so that another thread may fork, and the child waits for ever for it to be made.
+pub struct Once<T>(OnceCell<T>);
+
+// SAFETY: only threads that hold the GIL touch it, as their tokens say, and they do not give it up
+// between reading and writing it.
+unsafe impl<T: Send + Sync> Sync for Once<T> {}
+
+impl<T> Once<T> {
+    pub const fn new() -> Self {
+        Once(OnceCell::new())
+    }
+
+    /// What `make` made; nothing is kept of an error. If two threads make it, one of them is kept.
+    pub fn get(&self, _: Python<'_>, make: impl FnOnce() -> PyResult<T>) -> PyResult<&T> {
+        if let Some(found) = self.0.get() {
+            return Ok(found);
+        }
+        let made = make()?;
+        Ok(self.0.get_or_init(|| made))
+    }
+}
+
+/// A text of Python's, made once: pyo3's `intern!`, but for `Once`.
+macro_rules! intern {
+    ($py:expr, $text:literal) => {{
+        static TEXT: $crate::python::Once<pyo3::Py<pyo3::types::PyString>> =
+            $crate::python::Once::new();
+        $crate::python::text($py, &TEXT, $text)
+    }};
+}
+pub(crate) use intern;
+
+/// See `intern!`.
+pub fn text<'py>(
+    py: Python<'py>,
+    once: &'static Once<Py<PyString>>,
+    text: &str,
+) -> &'py Bound<'py, PyString> {
+    let made: &'py Py<PyString> = once.0.get_or_init(|| PyString::intern(py, text).unbind());
+    made.bind(py)
 }
 
 /// Runs `call` without the GIL, counted in `inside` meanwhile.

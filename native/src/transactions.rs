@@ -10,10 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use pyo3::exceptions::PyAttributeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList, PySet, PyTuple};
 
 use crate::active::ActiveSnapshots;
@@ -22,7 +20,7 @@ use crate::columns::{Calls, Column};
 use crate::commit::Write;
 use crate::environment::Gil;
 use crate::held::{Held, forks};
-use crate::python;
+use crate::python::{self, Once, intern};
 
 /// Own writes from which on they are found by an index.
 const INDEXED: usize = 8;
@@ -658,11 +656,11 @@ impl TransactionBase {
         if !kind.is_none() {
             python::call_method(this, intern!(py, "rollback"), ())?;
         } else if this.as_super().get().should_commit(py)? {
-            static COMMIT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+            static COMMIT: Once<Py<PyAny>> = Once::new();
             let name = intern!(py, "commit");
-            let mine = COMMIT.get_or_try_init(py, || {
+            let mine = COMMIT.get(py, || {
                 let found = py.get_type::<TransactionBase>().getattr(name)?;
-                Ok::<_, PyErr>(found.unbind())
+                Ok(found.unbind())
             })?;
             // A bound method is not made, unless a class or a test has another one.
             if this.get_type().getattr(name)?.is(mine) {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,7 @@ LOCKS: Final = ("Lock", "RLock", "Condition", "Event", "Semaphore", "BoundedSema
 QUEUES: Final = ("Queue", "SimpleQueue", "LifoQueue", "PriorityQueue", "ThreadPoolExecutor")
 MAKERS: Final = frozenset({*LOCKS, *QUEUES, "cached_property"})
 HOOKS: Final = frozenset({"_start_afresh", "_leave_parent"})
+NATIVE_ONCE: Final = re.compile(r"\b(PyOnceLock|GILOnceCell|OnceLock|LazyLock|pyo3::intern)\b")
 
 # What `percola.platform.fork_safety` need not know, by class: who makes it anew, or why no child
 # has a use for it.
@@ -174,6 +176,17 @@ def test_every_exception_is_needed() -> None:
     }
     for file, owner in by_others():
         assert any(one.endswith(file) and owner == its for one, its in found), (file, owner)
+
+
+def test_native_code_makes_nothing_for_which_the_child_of_a_fork_would_wait() -> None:
+    """What is made once, while the interpreter's lock may be given up, is not made in a child."""
+    found = [
+        f"{file.name}:{number}: {line.strip()}"
+        for file in sorted((ROOT / "native" / "src").glob("*.rs"))
+        for number, line in enumerate(file.read_text().splitlines(), 1)
+        if NATIVE_ONCE.search(line.partition("//")[0])
+    ]
+    assert not found, "use crate::python::Once: " + "; ".join(found)
 
 
 @pytest.mark.parametrize(

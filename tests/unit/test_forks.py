@@ -6,13 +6,17 @@ import gc
 import os
 import random
 import signal
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import pytest
+from children import Child
+from effort import mostly_long
 from forked import held_by_a_thread, in_child
 from stores import all_at_once, at_work
 
@@ -247,6 +251,52 @@ def test_several_threads_may_fork_at_once(local: Repository) -> None:
     assert all_at_once(forks) == ["0", "1", "2", "3"]
     with local.snapshot() as now:
         assert [now.get(length, f"{n}") for n in range(4)] == [0, 1, 2, 3]
+
+
+def fork_at_the_first_use(pipe: Connection) -> list[int]:
+    """How children ended that were forked while another thread did everything for the first time.
+
+    Threads that want the interpreter come between as many of its steps as they can.
+    """
+    sys.setswitchinterval(1e-6)
+    begins, over = threading.Event(), threading.Event()
+    with percola.open("memory:", [docs]) as repo:
+
+        def commit_and_read(row: str) -> None:
+            begins.wait()
+            repo.run(lambda t: t.set(body, row, b"x"))
+            with repo.snapshot() as now:
+                assert now.get(body, row) == b"x"
+
+        def compute() -> None:
+            while not over.is_set():
+                pass
+
+        threads = [threading.Thread(target=commit_and_read, args=["parent"])]
+        threads += [threading.Thread(target=compute) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        begins.set()
+        children = []
+        for _ in range(20):
+            children.append(os.fork())
+            if not children[-1]:
+                signal.alarm(10)  # Ends a child that waits for ever.
+                commit_and_read("child")
+                os._exit(0)
+        over.set()
+        ended = [os.waitpid(child, 0)[1] for child in children]
+        for thread in threads:
+            thread.join()
+    return ended
+
+
+@pytest.mark.parametrize("time", mostly_long(range(6), first=2))
+def test_a_child_commits_though_a_thread_was_the_first_to_commit_when_it_was_forked(
+    time: int,
+) -> None:
+    with Child(fork_at_the_first_use) as child:
+        assert child.hear() == [0] * 20
 
 
 # --- On a network: nothing is asked of a server before the fork -------------------------
