@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import select
 import signal
 import threading
@@ -63,6 +64,15 @@ def in_child(function: Callable[[], object]) -> str:
     """What a function returns in a forked child, as text; its error; or "hangs"."""
     with Forked(lambda child: function()) as child:
         return child.hear()
+
+
+def open_no_more() -> None:
+    """Use up the descriptors of this process, a child: it can open no file any more."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (64, most))
+    with contextlib.suppress(OSError):
+        while True:
+            os.open(os.devnull, os.O_RDONLY)
 
 
 @contextlib.contextmanager

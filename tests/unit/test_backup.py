@@ -19,6 +19,7 @@ from typing import Any
 import engines
 import pytest
 from children import Child, hear, say
+from forked import in_child, open_no_more
 from stores import Crashed, CrashingStore
 
 import percola
@@ -420,6 +421,24 @@ def test_a_repository_in_memory_is_refused() -> None:
         pytest.raises(NotARepositoryError, match="memory"),
     ):
         backup(repo, io.BytesIO())
+
+
+def test_a_repository_that_cannot_be_read_is_not_said_to_be_in_memory(folder: Path) -> None:
+    with percola.open(folder, TABLES) as repo:
+
+        def use() -> None:
+            open_no_more()
+            backup(repo, io.BytesIO())
+
+        why = f"The repository {folder} cannot be backed up: Too many open files."
+        assert in_child(use) == f"StoreError: {why}"
+        description = folder / "percola.json"
+        description.write_text("{}")
+        with pytest.raises(DamagedRecordError, match="repo/percola.json is damaged"):
+            backup(repo, io.BytesIO())
+        description.unlink()
+        with pytest.raises(StoreError, match="cannot be backed up: No such file"):
+            backup(repo, io.BytesIO())
 
 
 def test_an_existing_file_is_never_overwritten(folder: Path, tmp_path: Path) -> None:

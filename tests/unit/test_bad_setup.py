@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import in_child, open_no_more
 
 import percola
 from percola import (
@@ -134,6 +135,18 @@ def test_a_damaged_description_is_told_and_not_overwritten(tmp_path: Path, text:
         percola.open(folder, schema=TABLES)
     check_message(caught.value, "percola.json")
     assert (folder / "percola.json").read_text() == text
+
+
+def test_a_description_that_cannot_be_opened_is_not_said_to_be_damaged(tmp_path: Path) -> None:
+    folder = tmp_path / "repo"
+    percola.open(folder, schema=TABLES).close()
+
+    def use() -> None:
+        open_no_more()
+        percola.open(folder, schema=TABLES)
+
+    why = f"The repository {folder} cannot be used: Too many open files."
+    assert in_child(use) == f"RepositoryError: {why}"
 
 
 @pytest.mark.parametrize("lost", ["store", "store/data.mdb"])

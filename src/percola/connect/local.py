@@ -9,7 +9,6 @@ what `percola.coordination.local.coordination` needs; may be lost while nobody i
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import re
@@ -43,7 +42,6 @@ FORMAT: Final = 1
 _DESCRIPTION: Final = "percola.json"
 _DATA: Final = "store/data.mdb"
 _MADE_LATER: Final = "store/safe-point"
-_UNREACHABLE: Final = frozenset({errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENAMETOOLONG})
 _OWN_FILES: Final = frozenset({"store", "live", "wake", "rows.lock", "leases", _DESCRIPTION})
 
 
@@ -183,14 +181,15 @@ def _describe(folder: Path, durability: str | None, *, create: bool) -> dict[str
         return _found(folder, durability, create=create)
     except NotADirectoryError:
         raise NotARepositoryError(f"{folder} is a file; a repository is a folder.") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        if isinstance(error, OSError) and error.errno in _UNREACHABLE:
-            raise RepositoryError(
-                f"The repository {folder} cannot be used: {error.strerror}."
-            ) from error
+    except (IsADirectoryError, ValueError, KeyError, TypeError) as error:
         raise NotARepositoryError(
             f"{path} is there, but it is not readable as a repository's description ({error}). "
             "Restore it from a backup."
+        ) from error
+    except OSError as error:
+        # Says nothing of the file: there may be too many others open.
+        raise RepositoryError(
+            f"The repository {folder} cannot be used: {error.strerror}."
         ) from error
     if version != FORMAT:
         raise RepositoryVersionError(

@@ -152,17 +152,26 @@ def backup(
 
     Raises:
         NotARepositoryError: the repository is in memory only.
+        DamagedRecordError: the description of the repository is damaged.
         ConflictingOptionsError: the file exists; it is left unchanged.
         StoreFullError: the disk is full; the partial backup is removed.
         StoreError: the store cannot be read, or the file cannot be written.
     """
-    folder = folder_in_use(repo.context.store) or Path(repo.address)
-    try:
-        durability = json.loads((folder / _DESCRIPTION).read_text())["durability"]
-    except (OSError, ValueError, KeyError) as error:
+    in_use = folder_in_use(repo.context.store)
+    folder = in_use or Path(repo.address)
+    description = folder / _DESCRIPTION
+    if in_use is None and not description.exists():
         raise NotARepositoryError(
             f"{repo.address!r} is not a repository in a folder, so there is nothing to back up: "
             "one that is kept in memory ends with its process."
+        )
+    try:
+        with _refusing(f"The repository {folder} cannot be backed up"):
+            durability = json.loads(description.read_text())["durability"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedRecordError(
+            f"{description} is damaged: it does not say what the repository is. Restore that file "
+            "from an earlier backup, and begin again."
         ) from error
     context = repo.context
     with contextlib.ExitStack() as stack:
