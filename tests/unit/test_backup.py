@@ -434,7 +434,7 @@ def test_a_repository_that_cannot_be_read_is_not_said_to_be_in_memory(folder: Pa
         assert in_child(use) == f"StoreError: {why}"
         description = folder / "percola.json"
         description.write_text("{}")
-        with pytest.raises(DamagedRecordError, match="repo/percola.json is damaged"):
+        with pytest.raises(DamagedRecordError, match=r"repo/percola\.json is damaged"):
             backup(repo, io.BytesIO())
         description.unlink()
         with pytest.raises(StoreError, match="cannot be backed up: No such file"):
