@@ -18,7 +18,7 @@ everything is at rest.
             return [measure]                           # the ones that your workers run
 
         def turn(self, client, number):                # taken by several clients, which may die
-            row = f"doc {client.chance.randrange(self.size('docs'))}"
+            row = f"doc {client.rng.randrange(self.size('docs'))}"
             client.transact(lambda t: t.set(contents, row, "x" * number))
 
         def at_rest(self, repo):

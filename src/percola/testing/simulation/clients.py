@@ -54,7 +54,7 @@ class Client:
     Attributes:
         number: which client it is, from 1; the same in every life.
         repo: its repository; all of Percola can be used.
-        chance: the random number generator for its work.
+        rng: the random number generator for its work.
     """
 
     def __init__(

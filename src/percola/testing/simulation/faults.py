@@ -132,7 +132,7 @@ class Faults:
     """The faults of a run: those that may happen, and those that did.
 
     Args:
-        chance: which kinds may happen, and how often, are drawn from it.
+        rng: which kinds may happen, and how often, are drawn from it.
         listed: these and no others happen, instead of what would be drawn.
         kinds: what may happen at all.
 

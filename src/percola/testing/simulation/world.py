@@ -234,7 +234,7 @@ class Process(Mortal):
     """A simulated process: a client or a worker, for one life.
 
     Attributes:
-        chance: randomness for whatever the process does by chance.
+        rng: randomness for whatever the process does by chance.
         opens: set while it opens its repository, which nothing disturbs.
         on_death: called when it dies.
     """
