@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import re
 import textwrap
+from collections.abc import Sequence
+from datetime import date
 from typing import Any
 
 import pytest
 
 import percola
-from percola import Table, Transaction
+from percola import DATE, INT64, Observer, Repository, Table, Transaction
 from percola.testing import simulation
+from percola.testing.simulation import Client, Simulation, Workload, tell
 
 docs = Table("docs")
 contents = docs.column("contents", str, observed=True)
@@ -37,3 +40,59 @@ def test_the_example_of_the_package_runs_as_it_is_shown(capsys: pytest.CaptureFi
     assert capsys.readouterr().out == ""
     exec(example, names | {"measure": mismeasure})
     assert "VIOLATED: A document is not measured." in capsys.readouterr().out
+
+
+days = Table("shop.days", rows=INT64)
+sold = days.column("sold", int, observed=True)
+doubled = days.column("doubled", int)
+keys = Table("shop.keys", rows=bytes)
+tags = keys.family("tag", int)
+dates = Table("dates", rows=DATE)
+noted = dates.column("noted", int)
+
+
+@percola.observer(sold)
+def double(t: Transaction, day: int) -> None:
+    t.set(doubled, day, 2 * (t.get(sold, day) or 0))
+
+
+class OfEveryType(Workload):
+    """Rows that are no texts, and names with the signs that separate the parts of a key."""
+
+    name = "of-every-type"
+    tables = (days, keys, dates)
+    wrong = False
+
+    def observers(self) -> Sequence[Observer[Any]]:
+        return [double]
+
+    def turn(self, client: Client, number: int) -> None:
+        def work(t: Any) -> None:
+            list(t.scan(days, columns=[sold]))
+            list(t.scan(keys, columns=[tags["a"]]))
+            t.set(sold, -client.number, number)
+            t.set(tags["a/b%"], b"\xff\0", number)
+            t.set(tags["a"], b"/%d" % client.number, number)
+            t.set(noted, date(2026, 11, client.number), number)
+
+        client.transact(work)
+
+    def at_rest(self, repo: Repository) -> None:
+        for row in repo.snapshot().scan(days):
+            if self.wrong or row[doubled] != 2 * row[sold]:
+                self.violate("A day is not doubled.", (sold, row.key), (tags["a/b%"], b"\xff\0"))
+
+
+class Wrong(OfEveryType):
+    wrong = True
+
+
+def test_rows_of_every_type_and_names_with_dots_and_slashes_are_simulated() -> None:
+    for seed in range(4):
+        result = Simulation(OfEveryType, seed).run()
+        assert result.violated is None, tell(result)
+    told = tell(Simulation(Wrong, 1).run())
+    assert "VIOLATED: A day is not doubled." in told
+    cells = told.partition("VIOLATED")[2]
+    assert r"shop.days['\x7f\\xff" in cells
+    assert "data @" in cells.partition(r"shop.keys['\\xff\x00'].tag:a/b%")[2]

@@ -25,6 +25,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar, cast
 
+from percola.cells import Cell
 from percola.codecs import FLOAT32, NestedCodec, OrderedCodec, V
 from percola.errors import CommitUnknownError, OutcomeUnknownError, PercolaError
 from percola.repository import Repository
@@ -76,6 +77,7 @@ class Recorder:
     Attributes:
         history: the records, in the order in which commits were tried. While a commit is in
             progress, its outcome is unknown.
+        cells: the cells that were read and written, by their keys in the history.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class Recorder:
     ) -> None:
         self.process = process
         self.history: list[Recorded] = []
+        self.cells: dict[str, Cell] = {}
         self.clock = clock
         self._ids = itertools.count(1)
         self._file: int | None = None
@@ -230,7 +233,7 @@ class RecordedTransaction:
         """`Transaction.get_for_update`, recorded as a read and a lock."""
         value = self._transaction.get_for_update(column, row)
         self._saw(column, row, value)
-        key = key_of(column, row)
+        key = self._key(column, row)
         if key not in self._written and key not in self.record.locked:
             self.record.locked.append(key)
         return value
@@ -292,7 +295,7 @@ class RecordedTransaction:
                 # A reader that stops here has scanned no further than just after this row.
                 upto = _text(table, row.key) + "\0"
                 for column, _ in row.items():
-                    found.get(address(column), []).append(key_of(column, row.key))
+                    found.get(address(column), []).append(self._key(column, row.key))
                 self._saw_row(row, [])
                 yield row
             upto = high
@@ -318,24 +321,31 @@ class RecordedTransaction:
                 self._saw(column, row.key, None)
 
     def _saw(self, column: Column[R, Any], row: R, read: object) -> None:
-        key, value = key_of(column, row), _plain(column, read)
+        key, value = self._key(column, row), _plain(column, read)
         written = self._written.get(key, _MISSING)
         if written is _MISSING:
             self.record.reads.append((key, value))
         else:
             self.record.own_reads.append((key, value, written))
 
+    def _key(self, column: Column[R, Any], row: R) -> str:
+        """The key of a cell in the history, which is noted."""
+        key, cells = key_of(column, row), self._recorder.cells
+        if key not in cells:
+            cells[key] = Cell(column.table_name, column.table.encode_row(row), column.key)
+        return key
+
     # --- Writing ------------------------------------------------------------------------
 
     def set(self, column: Column[R, V], row: R, value: V) -> None:
         """`Transaction.set`, recorded."""
         self._transaction.set(column, row, value)
-        self._wrote(key_of(column, row), _plain(column, value))
+        self._wrote(self._key(column, row), _plain(column, value))
 
     def delete(self, column: Column[R, Any], row: R) -> None:
         """`Transaction.delete`, recorded."""
         self._transaction.delete(column, row)
-        self._wrote(key_of(column, row), None)
+        self._wrote(self._key(column, row), None)
 
     def notify(self, column: WeakColumn[R], row: R) -> None:
         """`Transaction.notify`; it writes nothing that could be read."""
@@ -398,8 +408,11 @@ def key_of(column: Column[R, Any], row: R) -> str:
 
 
 def address(column: Column[Any, Any]) -> str:
-    """The part of a key that names the column."""
-    return f"{column.table_name}.{column.name}"
+    """The part of a key that names the column; '/' in the name of a family's column is escaped."""
+    name = column.name
+    if "/" in name or "%" in name:
+        name = name.replace("%", "%25").replace("/", "%2F")
+    return f"{column.table_name}.{name}"
 
 
 def _text(table: Table[R], row: R | None) -> str:

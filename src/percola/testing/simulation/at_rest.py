@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from percola.cells import MAX_TS, Cell, Kind, Op, decode_write
 from percola.store.base import Store
@@ -12,28 +12,31 @@ from percola.testing.histories.recorder import Outcome, Recorded
 from percola.testing.simulation.world import ClaimViolatedError
 
 
-def check_at_rest(store: Store, tables: Sequence[str], history: Sequence[Recorded]) -> None:
+def check_at_rest(
+    store: Store, tables: Sequence[str], history: Sequence[Recorded], cells: Mapping[str, Cell]
+) -> None:
     """Check the cells of the tables, and every recorded transaction against them.
 
-    Raises ClaimViolatedError for the first claim that does not hold.
+    `cells` has those of the history by their keys. Raises ClaimViolatedError for the first claim
+    that does not hold.
     """
     for table in tables:
         for cell, start_ts, _ in walk_kind(store, Kind.LOCK, table):
             _violate(f"At rest {cell} is still locked by the transaction of {start_ts}.", cell)
     for record in history:
-        _check_whole(store, record)
+        _check_whole(store, record, cells)
     for violation in checking.check(history):
-        _violate(str(violation), *([cell_of(violation.key)] if violation.key else ()))
+        _violate(str(violation), *([cells[violation.key]] if violation.key in cells else ()))
 
 
-def _check_whole(store: Store, record: Recorded) -> None:
+def _check_whole(store: Store, record: Recorded, cells: Mapping[str, Cell]) -> None:
     """A transaction is visible in all of its cells, at one commit_ts, or in none (P3 … P7)."""
     if not record.two_phase or record.start_ts < store.safe_point():
         return  # Others may share its start_ts; or what it wrote may have been removed since.
     expected: int | None = None
     found: dict[Cell, int | None] = {}
     for key, _ in record.writes:
-        cell = cell_of(key)
+        cell = cells[key]
         found[cell] = None
         for commit_ts, raw in store.entries(cell, Kind.WRITE, record.start_ts, MAX_TS):
             write = decode_write(raw)
@@ -53,13 +56,6 @@ def _check_whole(store: Store, record: Recorded) -> None:
         _violate(f"{record} was reported committed, but it stands at {expected}.", *found)
     if record.outcome is Outcome.ABORTED and expected is not None:
         _violate(f"{record} was reported aborted, but it stands at {expected}.", *found)
-
-
-def cell_of(key: str) -> Cell:
-    """The cell of a key in a history, `table.column/row`."""
-    name, _, row = key.partition("/")
-    table, _, column = name.partition(".")
-    return Cell(table, row.encode(), column.encode())
 
 
 def _violate(claim: str, *cells: Cell) -> None:

@@ -67,6 +67,7 @@ class Client:
         self._turns = turns
         self.repo = simulation.open(process)
         self.recorder = Recorder(process.name, simulation.world.tick)
+        self.recorder.cells = simulation.cells
         simulation.histories.append(self.recorder.history)
 
     def work(self, workload: Workload) -> None:

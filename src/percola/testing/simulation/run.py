@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from percola.cells import Kind
+from percola.cells import Cell, Kind
 from percola.errors import PercolaError, SnapshotTooOldError
 from percola.observers.metrics import WorkerMetrics
 from percola.observers.observer import Observers
@@ -89,6 +89,7 @@ class Simulation:
         mode: how its transactions commit.
         sizes: of this run.
         histories: what the clients' lives recorded.
+        cells: the cells of their keys.
         unknown: commits whose outcome their client did not learn.
     """
 
@@ -142,6 +143,7 @@ class Simulation:
             watches_steps=watches_steps,
         )
         self.histories: list[list[Recorded]] = []
+        self.cells: dict[str, Cell] = {}
         self.unknown: list[Unknown] = []
         self.metrics = WorkerMetrics()
         self._make_store = make_store
@@ -287,7 +289,8 @@ class Simulation:
         world.tell("", "phase", "All is at rest.")
         final = self.open(Process(world, "judge"), one_step=False)
         self._settle(final)
-        check_at_rest(world.store, [t.name for t in self._kind.tables], self.history())
+        tables = [table.name for table in self._kind.tables]
+        check_at_rest(world.store, tables, self.history(), self.cells)
         self._workload.at_rest(final)
 
     def _recover(self, has_observers: bool) -> None:

@@ -16,7 +16,7 @@ from percola.store.base import OneStepConflict, Put, RowMutation, Store
 from percola.store.remote.feed_index import FEED_TABLE, PENDING, described
 from percola.testing.simulation.faults import Fault, FaultKind
 from percola.testing.simulation.run import Result
-from percola.testing.simulation.world import Event
+from percola.testing.simulation.world import ANY_BYTES, Event
 
 _WORDS: Final[dict[FaultKind, str]] = {
     FaultKind.DIES: "dies",
@@ -67,7 +67,10 @@ def tell(result: Result, *, most: int = 400) -> str:
     lines += numbered[-most:]
     if result.violated is not None:
         lines += ["", f"VIOLATED: {result.violated.claim}"]
-        cells = [Cell(t, r.encode(), c.encode()) for t, r, c in result.violated.cells]
+        cells = [
+            Cell(table, row.encode(errors=ANY_BYTES), column.encode(errors=ANY_BYTES))
+            for table, row, column in result.violated.cells
+        ]
         if cells and result.world is not None:
             lines += ["", draw(result.world.store, cells)]
     else:

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+from percola.cells import Cell
 from percola.observers.observer import Observer
 from percola.observers.runner import WorkerOptions
 from percola.repository import Repository
@@ -124,6 +125,6 @@ class Workload(ABC):
     @staticmethod
     def violate(claim: str, *cells: tuple[Column[Any, Any], Any]) -> None:
         """Report a violated property, and the cells that show it."""
-        raise ClaimViolatedError(
-            claim, [(c.table_name, c.table.encode_row(r).decode(), c.name) for c, r in cells]
+        raise ClaimViolatedError.of(
+            claim, [Cell(c.table_name, c.table.encode_row(r), c.key) for c, r in cells]
         )

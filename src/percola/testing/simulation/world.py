@@ -31,6 +31,9 @@ _LOSES: Final = 0.7
 LOST: Final = "a lock was lost with its server"
 """What is seen in runs in which servers of the store die."""
 
+ANY_BYTES: Final = "surrogateescape"
+"""How bytes become a text, from which they are made again."""
+
 _OF_THE_STORE: Final = (Call.MUTATE, Call.READ, Call.ORACLE, Call.ONE_STEP)
 
 
@@ -39,7 +42,8 @@ class ClaimViolatedError(PercolaError):
 
     Attributes:
         claim: what should have held and did not, in sentences.
-        cells: (table, row, column) of the cells involved, as texts.
+        cells: (table, row, column) of the cells involved, as texts; bytes that are not UTF-8 are
+            surrogates (`surrogateescape`).
     """
 
     def __init__(self, claim: str, cells: Sequence[tuple[str, str, str]] = ()) -> None:
@@ -53,7 +57,7 @@ class ClaimViolatedError(PercolaError):
         return cls(
             claim,
             [
-                (one.table, one.row.decode(errors="replace"), one.column.decode(errors="replace"))
+                (one.table, one.row.decode(errors=ANY_BYTES), one.column.decode(errors=ANY_BYTES))
                 for one in cells
             ],
         )
