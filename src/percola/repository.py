@@ -539,9 +539,10 @@ def transactional(
 
     @functools.wraps(function)
     def call(where: Repository | Transaction, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        if isinstance(where, Transaction):
-            return function(where, *args, **kwargs)
         if not isinstance(where, Repository):
+            # Or what stands for a transaction, as one that is recorded for a test.
+            if isinstance(where, Transaction) or hasattr(where, "get_for_update"):
+                return function(where, *args, **kwargs)
             raise UsageError(
                 f"{name} needs a repository or a transaction as its first argument, not "
                 f"{type(where).__name__}."

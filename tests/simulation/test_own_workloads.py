@@ -6,12 +6,13 @@ import re
 import textwrap
 from collections.abc import Sequence
 from datetime import date
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 import percola
 from percola import DATE, INT64, Observer, Repository, Table, Transaction
+from percola.recipes import Distinct, Entry, Export, Index, Sums, check
 from percola.testing import simulation
 from percola.testing.simulation import Client, Simulation, Workload, tell
 
@@ -96,3 +97,62 @@ def test_rows_of_every_type_and_names_with_dots_and_slashes_are_simulated() -> N
     cells = told.partition("VIOLATED")[2]
     assert r"shop.days['\x7f\\xff" in cells
     assert "data @" in cells.partition(r"shop.keys['\\xff\x00'].tag:a/b%")[2]
+
+
+orders = Table("orders")
+due = orders.weak_column("due")
+spent = Sums("spent", orders, {"cents": int})
+buyers = Distinct("buyers", orders)
+by_product = Index("by_product", orders, due=due)
+outbox = Export("outbox")
+RECIPES = [spent, buyers, by_product]
+
+
+@percola.transactional
+def place(t: Transaction, order: str, cents: int) -> None:
+    spent.contribute(t, order, {"all": {"cents": cents}})
+    buyers.contribute(t, order, {"all": [f"b{cents % 3}"]})
+    by_product.register(t, order, [f"p{cents % 2}"])
+    outbox.enter(t, order)
+
+
+class Placing(Workload):
+    """Clients contribute to recipes themselves, by a function of the program's own.
+
+    No observer folds the sums: what it did would not be recorded. An exporter has a dedicated
+    thread.
+    """
+
+    name = "placing"
+    tables = (orders, *(table for one in RECIPES for table in one.tables), *outbox.tables)
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__(simulation)
+        self.sent: dict[str, int] = {}
+
+    def observers(self) -> Sequence[Observer[Any]]:
+        def send(t: Transaction, entries: Sequence[Entry]) -> None:
+            for one in entries:
+                self.sent[one.key] = max(one.epoch, self.sent.get(one.key, 0))
+
+        return outbox.observers(send)
+
+    def turn(self, client: Client, number: int) -> None:
+        order, cents = f"o{client.number}", client.rng.randint(1, 99)
+        client.transact(lambda t: place(cast("Transaction", t), order, cents))
+
+    def at_rest(self, repo: Repository) -> None:
+        for problem in check(repo, [*RECIPES, outbox]):
+            self.violate(problem)
+        placed = [row.key for row in repo.snapshot().scan(orders)]
+        if sorted(self.sent) != placed:
+            self.violate(f"The orders are {placed}, and exported were {self.sent}.")
+
+
+def test_clients_contribute_to_recipes_and_call_transactional_functions() -> None:
+    for seed in range(4):
+        result = Simulation(Placing, seed).run()
+        assert result.violated is None, tell(result)
+        assert result.counts["committed"]
+        spent._contended.clear()
+        buyers.counts._contended.clear()

@@ -27,7 +27,13 @@ from typing import Any, Final, Self, TypeVar, cast
 
 from percola.cells import Cell
 from percola.codecs import FLOAT32, NestedCodec, OrderedCodec, V
-from percola.errors import CommitUnknownError, OutcomeUnknownError, PercolaError
+from percola.errors import (
+    CommitUnknownError,
+    ConflictError,
+    OutcomeUnknownError,
+    PercolaError,
+    StoreError,
+)
 from percola.repository import Repository
 from percola.schema import Column, Family, R, Table, WeakColumn
 from percola.testing.histories.records import (
@@ -176,6 +182,8 @@ class Recorder:
 class RecordedTransaction:
     """A transaction and its record; the methods are those of `Transaction`.
 
+    Recipes and functions that are `percola.transactional` take it for one.
+
     `get_row` and `scan` record that something is *not* there only for columns that are named
     one by one in `columns`.
 
@@ -201,6 +209,11 @@ class RecordedTransaction:
     def commit_ts(self) -> int | None:
         """The timestamp of its writes, once it has committed."""
         return self._transaction.commit_ts
+
+    @property
+    def unfinished(self) -> StoreError | None:
+        """`Transaction.unfinished`."""
+        return self._transaction.unfinished
 
     def __enter__(self) -> Self:
         self._transaction.__enter__()
@@ -262,6 +275,10 @@ class RecordedTransaction:
         for row in found:
             self._saw_row(row, _single(wanted))
         return found
+
+    def version(self, column: Column[R, Any], row: R) -> int:
+        """`Transaction.version`; a history has no versions."""
+        return self._transaction.version(column, row)
 
     def scan(
         self,
@@ -351,6 +368,13 @@ class RecordedTransaction:
         """`Transaction.notify`; it writes nothing that could be read."""
         self._transaction.notify(column, row)
 
+    def on_conflict(self, callback: Callable[[ConflictError], object]) -> None:
+        """`Transaction.on_conflict`."""
+        self._transaction.on_conflict(callback)
+
+    def _cell(self, column: Column[R, Any], row: R) -> Cell:
+        return self._transaction._cell(column, row)
+
     def _wrote(self, key: str, value: object) -> None:
         before = self._written.get(key, _MISSING)
         if before is not _MISSING and before != value:
@@ -360,6 +384,11 @@ class RecordedTransaction:
             self.record.locked.remove(key)
 
     # --- The end ------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """`Transaction.close`: what was written is rolled back, and recorded so."""
+        self.rollback()
+        self._transaction.close()
 
     def rollback(self) -> None:
         """`Transaction.rollback`, recorded."""

@@ -38,7 +38,10 @@ or in none, that the history recorded by `client.transact` satisfies snapshot is
 (`percola.testing.histories.timestamps`), and that the run terminates.
 
 An observer must take time and randomness from the simulation: no threads, no `time`, no `random`.
-Its effects outside its transaction are repeated when it is retried.
+Its effects outside its transaction are repeated when it is retried. Its transactions are not
+recorded: what a client reads by `client.transact`, only such transactions may write. For cells that
+observers write, as those of recipes, use `client.repo`, which raises `StoreError` when a fault
+happens.
 
 Structure:
 

@@ -26,7 +26,8 @@ def check_at_rest(
     for record in history:
         _check_whole(store, record, cells)
     for violation in checking.check(history):
-        _violate(str(violation), *([cells[violation.key]] if violation.key in cells else ()))
+        shown = cells.get(violation.key or "")
+        _violate(str(violation), *(() if shown is None else (shown,)))
 
 
 def _check_whole(store: Store, record: Recorded, cells: Mapping[str, Cell]) -> None:

@@ -169,6 +169,8 @@ class SimulatedWorker:
         self._repo.context.coordination.on_wake(self._schedule.note_wake_up)
         for _ in range(self._options.threads):
             self._process.schedule.start(self._process, self._scan)
+        if self._observers.dedicated:
+            self._process.schedule.start(self._process, lambda: self._scan(dedicated=True))
         self._process.schedule.start(self._process, self._watch)
 
     def stop(self) -> None:
@@ -182,7 +184,7 @@ class SimulatedWorker:
         for task in waiting:
             self._process.schedule.wake(task, _WAKING * self._process.rng.random())
 
-    def _scan(self) -> None:
+    def _scan(self, *, dedicated: bool = False) -> None:
         process = self._process
         rng = random.Random(process.rng.getrandbits(64))
         scanner = Scanner(
@@ -193,6 +195,7 @@ class SimulatedWorker:
             self.runs,
             self._schedule,
             rng,
+            dedicated=dedicated,
         )
         while not self.runs.stopping:
             wake_ups = self._wake_ups
