@@ -290,6 +290,25 @@ def test_a_name_in_place_of_a_column_of_a_row_is_refused_in_a_sentence(repo: Rep
             call()
 
 
+def test_a_column_of_another_table_is_refused_of_a_row_also_if_its_name_is_the_same(
+    repo: Repository,
+) -> None:
+    others = Table("others")
+    other_title, other_tags = others.column("title", str), others.family("tag", int)
+    repo.run(lambda t: [t.set(title, "a", "A"), t.set(tags["x"], "a", 1)])
+    row = repo.snapshot().get_row(docs, "a")
+    calls: list[Callable[[], object]] = [
+        lambda: row[other_title],
+        lambda: row.get(other_title),
+        lambda: other_title in row,
+        lambda: row[other_tags["x"]],
+        lambda: row.family(other_tags),
+    ]
+    for call in calls:
+        with pytest.raises(UsageError, match=r"others\..* is of another table than 'docs'"):
+            call()
+
+
 def test_one_thing_in_place_of_a_list_is_refused_in_a_sentence(repo: Repository) -> None:
     look = observer(seen, name="look")(lambda t, row: None)
     now = repo.snapshot()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, NoReturn, TypeVar, overload
 
 from percola.codecs import V
 from percola.errors import UnknownColumnError, UsageError
@@ -36,14 +36,23 @@ class Row(Generic[R]):
         return self._raw(column) is not None
 
     def _raw(self, column: Column[R, Any]) -> bytes | None:
-        """The column's value as it is stored; UsageError for anything but a column."""
+        """The column's value as it is stored; UsageError for anything but a column of the table."""
         try:
+            if column.table_name != self._table.name:
+                self._refuse(column)
             return self._values.get(column.key)
         except AttributeError:
             raise UsageError(
                 f"{column!r} is not a Column: name a column of the table {self._table.name!r} as "
                 "your program has declared it, or as its `resolve` finds it by name."
             ) from None
+
+    def _refuse(self, member: Column[Any, Any] | Family[Any, Any]) -> NoReturn:
+        """Refuse a column of another table; this one may have one of its name."""
+        raise UsageError(
+            f"{member!r} is of another table than {self._table.name!r}, of which this is the row "
+            f"{self.key!r}."
+        )
 
     def __getitem__(self, column: Column[R, V]) -> V:
         """The column's value; KeyError if the row has none."""
@@ -65,6 +74,8 @@ class Row(Generic[R]):
         """The values of a family's columns by qualifier."""
         if not isinstance(family, Family):
             raise UsageError(f"{family!r} is not a Family.")
+        if family.table.name != self._table.name:
+            self._refuse(family)
         skip = len(family.prefix)
         found = {
             name[skip:].decode(): raw
