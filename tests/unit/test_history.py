@@ -6,16 +6,27 @@ import itertools
 import json
 import os
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
+from typing import cast
 
 import pytest
 from stores import all_at_once
 
 import percola
-from percola import ConflictError, Repository, RetriesExhaustedError, StoreError, Table
+from percola import (
+    Codec,
+    ConflictError,
+    Repository,
+    RetriesExhaustedError,
+    StoreError,
+    Table,
+    decimal_of,
+)
 from percola.cells import Cell
 from percola.codecs import JSON
 from percola.errors import CommitUnknownError, OutcomeUnknownError
+from percola.recipes import Sums
 from percola.testing.histories.recorder import (
     DamagedHistoryError,
     Outcome,
@@ -140,6 +151,31 @@ def test_a_list_changed_later_is_recorded_as_it_was(repo: Repository, recorder: 
         seen.append(3)
     assert recorder.history[0].writes == [(f"{LIST}/a", [1])]
     assert recorder.history[1].reads == [(f"{LIST}/a", [1])]
+
+
+def test_values_of_every_codec_are_recorded_as_they_are_read(recorder: Recorder) -> None:
+    words = Table("words")
+    found = Sums("found", words, {"share": decimal_of(9, 2)})
+    letters = words.column(
+        "letters",
+        Codec("set", lambda one: "".join(sorted(one)).encode(), lambda raw: {*raw.decode()}),
+    )
+    by_length = words.column("by_length", JSON)
+    with percola.open("memory:", schema=[words, *found.tables]) as repo:
+        with recorder.transaction(repo) as x:
+            x.set(letters, "ann", {"a", "n"})
+            x.set(by_length, "ann", {3: ("ann",)})
+            found.contribute(cast("Transaction", x), "ann", {"all": {"share": Decimal("1.50")}})
+        with recorder.transaction(repo) as x:
+            assert x.get(letters, "ann") == {"a", "n"}
+            assert x.get(by_length, "ann") == {"3": ["ann"]}
+            assert x.get_row(words, "ann")
+    assert check(recorder.history) == []
+    written, read = (
+        {*map(str, one)} for one in (recorder.history[0].writes, recorder.history[1].reads)
+    )
+    assert len(read) == 3
+    assert read < written
 
 
 def test_each_attempt_of_a_run_is_a_record(repo: Repository, recorder: Recorder) -> None:

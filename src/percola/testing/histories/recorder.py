@@ -7,14 +7,13 @@ A `Recorder` wraps the transactions of a workload, whose code looks as usual:
         t.set(balance, "ann", (t.get(balance, "ann") or 0) + 10)
     recorder.run(repo, transfer)
 
-    violations = checking.check(recorder.history)
+    violations = percola.testing.histories.timestamps.check(recorder.history)
 
 Each attempt is a separate `Recorded`. A cell's key in the history is `table.column/row`.
 """
 
 from __future__ import annotations
 
-import copy
 import itertools
 import os
 import random
@@ -26,7 +25,8 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeVar, cast
 
 from percola.cells import Cell
-from percola.codecs import FLOAT32, NestedCodec, OrderedCodec, V
+from percola.codecs import JSON, V
+from percola.codecs.base import SIMPLE
 from percola.errors import (
     CommitUnknownError,
     ConflictError,
@@ -456,10 +456,15 @@ def _single(columns: list[Any] | None) -> list[Column[Any, Any]]:
 
 
 def _plain(column: Column[Any, Any], value: object) -> object:
-    """A value as JSON can carry it, and as it is now: the workload may go on to change it."""
+    """A value as JSON can carry it, and as it is now: the workload may go on to change it.
+
+    What is written is made the same as what is read of it: of a JSON value, tuples are lists.
+    """
     codec = column.codec
-    if value is not None and (codec is FLOAT32 or isinstance(codec, OrderedCodec | NestedCodec)):
+    if value is None:
+        return None
+    if codec is JSON:
+        return codec.decode(codec.encode(value))
+    if SIMPLE.get(codec.name) is not codec:
         return codec.encode(value).hex()
-    if isinstance(value, bytes):
-        return value.hex()
-    return copy.deepcopy(value) if isinstance(value, list | dict) else value
+    return bytes(value).hex() if isinstance(value, bytes | bytearray | memoryview) else value
