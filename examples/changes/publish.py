@@ -59,10 +59,13 @@ def send(producer: KafkaProducer, events: list[Event]) -> None:
 
 
 def store(repo: percola.Repository, column: Column[str, int], ts: int) -> None:
-    """Store a timestamp; garbage collection keeps what comes after it, for a week."""
-    repo.hold(ts, KEEP_SECONDS, name=NAME)
+    """Store a timestamp; garbage collection keeps what comes after it, for a week.
+
+    In this order: if this is killed in between, what follows the stored one is still kept.
+    """
     with repo.transaction() as t:
         t.set(column, NAME, ts)
+    repo.hold(ts, KEEP_SECONDS, name=NAME)
 
 
 def batches(events: Iterable[Event]) -> Iterator[list[Event]]:

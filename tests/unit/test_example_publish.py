@@ -62,3 +62,25 @@ def test_a_row_that_was_published_at_first_and_deleted_before_the_restart_gets_i
         rows = {row.key for row in repo.snapshot().scan(orders.orders)}
     found = replayed([Record(*one) for one in [*killed.taken, *restarted.taken]])
     assert found.keys() == rows == {"b", "c", "d", "e"}
+
+
+def test_what_follows_the_stored_position_is_protected_wherever_the_program_is_killed(
+    publish: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hold follows the position: at first it protects more than has to be read again."""
+    orders = sys.modules["orders"]
+    hold, held = percola.Repository.hold, []
+
+    def noted(repo: percola.Repository, ts: int, seconds: float, *, name: str) -> str:
+        now = repo.snapshot()
+        held.append(ts)
+        stored = now.get(orders.position, name) or now.get(orders.first, name)
+        assert stored == ts, "a position before the hold, if the program is killed here"
+        return hold(repo, ts, seconds, name=name)
+
+    monkeypatch.setattr(percola.Repository, "hold", noted)
+    with percola.open("memory:", orders.SCHEMA) as repo:
+        for row in ("a", "b"):
+            repo.run(lambda t, row=row: t.set(orders.customer, row, "ann"))
+            publish.publish(repo, Producer(100))
+    assert len(held) > 2
