@@ -259,7 +259,12 @@ def test_a_column_that_another_program_added_is_told_as_such(tmp_path: Path) -> 
             t.set(added, "a", 1)
         row = repo.snapshot().get_row(docs, "a")
         assert row[added] == 1
-        with pytest.raises(UnknownColumnError, match=r"'added' that was not declared when.*open"):
+        with pytest.raises(UnknownColumnError, match=r"'added' that was declared by another"):
+            dict(row.items())
+    # To open it again is not enough: the table is the program's.
+    with percola.open(tmp_path / "repo", schema=TABLES) as opened:
+        row = opened.snapshot().get_row(docs, "a")
+        with pytest.raises(UnknownColumnError, match=r"read `repo\.table\('docs'\)`, which"):
             dict(row.items())
     with percola.open(tmp_path / "repo") as again:
         found = again.snapshot().get_row(again.table("docs"), "a")

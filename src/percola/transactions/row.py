@@ -94,9 +94,10 @@ class Row(Generic[R]):
                 column = self._table.resolve(name.decode())
             except UnknownColumnError as error:
                 raise UnknownColumnError(
-                    f"The table {self._table.name!r} has a column {name.decode()!r} that was not "
-                    "declared when this program opened the repository: open it again, or name the "
-                    "columns that you read."
+                    f"The table {self._table.name!r} has a column {name.decode()!r} that was "
+                    "declared by another program, and not by this one: declare it, or name the "
+                    "columns that you read. Or open the repository again, and read "
+                    f"`repo.table({self._table.name!r})`, which has all columns."
                 ) from error
             if isinstance(column, Column):
                 yield column, column.decode_value(raw)
