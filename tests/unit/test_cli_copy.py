@@ -96,4 +96,4 @@ def test_what_cannot_be_copied_is_told_in_a_sentence(
         answer = call("--repo", folder, "copy", *arguments)
         assert is_error(answer), arguments
         assert words in answer.err
-    assert not (tmp_path / "copy").exists()
+    assert not (tmp_path / "copy").exists(), "an empty repository looks like a copy"

@@ -174,8 +174,8 @@ def copy_repository(
         raise ConflictingOptionsError(
             "A repository in memory ends with its process: name a folder or a network store."
         )
-    if network_address(target) is None and not folder_of(target).exists():
-        source.snapshot(at).close()  # If there is none, no folder is made.
+    if at is not None and network_address(target) is None and not folder_of(target).exists():
+        source.snapshot(at).close()  # Else a folder would be made, of which nothing can be copied.
     with _opened(target, durability) as (store, oracle):
         of_task = None if runner is HERE else partial(_opened_store, portable(target))
         parts = None
