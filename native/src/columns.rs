@@ -102,16 +102,17 @@ impl Column {
 
     /// What the store holds as a value; None: ask Python.
     pub fn decoded<'py>(&self, py: Python<'py>, raw: &[u8]) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let decode = || match python::call(self.decode.bind(py), (PyBytes::new(py, raw),)) {
+        let decode = || match python::call(self.decode.bind(py), (python::bytes(py, raw)?,)) {
             Ok(value) => Ok(Some(value)),
             Err(error) if error.is_instance_of::<PyValueError>(py) => Ok(None),
             Err(error) => Err(error),
         };
         match self.codec {
-            Codec::Bytes => Ok(Some(PyBytes::new(py, raw).into_any())),
-            Codec::Text => Ok(std::str::from_utf8(raw)
-                .ok()
-                .map(|text| PyString::new(py, text).into_any())),
+            Codec::Bytes => Ok(Some(python::bytes(py, raw)?.into_any())),
+            Codec::Text => match std::str::from_utf8(raw) {
+                Ok(text) => python::string(py, text).map(Some),
+                Err(_) => Ok(None),
+            },
             Codec::Int => match raw.len() {
                 1..18 if raw.iter().all(u8::is_ascii_digit) => {
                     let number = raw
@@ -273,10 +274,10 @@ impl Calls {
         if let Codec::Bytes = column.codec {
             // Copied once.
             let found = reads.look(py, key.get(), ts, (cells, data), &self.shared, |value| {
-                PyBytes::new(py, value).into_any()
+                python::bytes(py, value)
             });
             return Ok(match found {
-                Looked::Value(value) => Some(value),
+                Looked::Value(value) => Some(value?.into_any()),
                 Looked::None => Some(py.None().into_bound(py)),
                 Looked::Blocked | Looked::AskPython => None,
             });
@@ -288,10 +289,10 @@ impl Calls {
             ts,
             (cells, data),
             &self.shared,
-            <[u8]>::to_vec,
+            python::copied,
         );
         match found {
-            Looked::Value(value) => column.decoded(py, &value),
+            Looked::Value(value) => column.decoded(py, &value?),
             Looked::None => Ok(Some(py.None().into_bound(py))),
             Looked::Blocked | Looked::AskPython => Ok(None),
         }

@@ -587,7 +587,8 @@ impl Transaction {
         }
         check(py, "mdb_get", code)?;
         // SAFETY: holding the GIL nothing ends the transaction or writes in it.
-        Ok(Some(PyBytes::new(py, unsafe { value.bytes() }).into_any()))
+        let found = python::bytes(py, unsafe { value.bytes() })?;
+        Ok(Some(found.into_any()))
     }
 
     #[pyo3(signature = (key, value, *, db = None))]
@@ -746,16 +747,16 @@ impl Cursor {
     }
 
     fn key<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        Ok(PyBytes::new(py, self.here(py)?.0))
+        python::bytes(py, self.here(py)?.0)
     }
 
     fn value<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
-        Ok(PyBytes::new(py, self.here(py)?.1))
+        python::bytes(py, self.here(py)?.1)
     }
 
     fn item<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyBytes>, Bound<'py, PyBytes>)> {
         let (key, value) = self.here(py)?;
-        Ok((PyBytes::new(py, key), PyBytes::new(py, value)))
+        Ok((python::bytes(py, key)?, python::bytes(py, value)?))
     }
 
     fn next(&self, py: Python<'_>) -> PyResult<bool> {
@@ -828,10 +829,10 @@ impl Entries {
         }
         let (key, value) = cursor.here(py)?;
         Ok(Some(match (self.keys, self.values) {
-            (true, false) => PyBytes::new(py, key).into_any(),
-            (false, true) => PyBytes::new(py, value).into_any(),
+            (true, false) => python::bytes(py, key)?.into_any(),
+            (false, true) => python::bytes(py, value)?.into_any(),
             _ => {
-                let pair = [PyBytes::new(py, key), PyBytes::new(py, value)];
+                let pair = [python::bytes(py, key)?, python::bytes(py, value)?];
                 PyTuple::new(py, pair)?.into_any()
             }
         }))

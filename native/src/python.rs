@@ -11,9 +11,10 @@ use std::mem::{forget, transmute};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use pyo3::exceptions::PyMemoryError;
 use pyo3::ffi::{self, PyObject, PyThreadState};
 use pyo3::prelude::*;
-use pyo3::types::{PyString, PyTuple};
+use pyo3::types::{PyBytes, PyString, PyTuple};
 use pyo3::{BoundObject, IntoPyObjectExt};
 
 type Restore = unsafe extern "C-unwind" fn(*mut PyThreadState);
@@ -93,6 +94,36 @@ pub fn text<'py>(
 ) -> &'py Bound<'py, PyString> {
     let made: &'py Py<PyString> = once.0.get_or_init(|| PyString::intern(py, text).unbind());
     made.bind(py)
+}
+
+/// Python's bytes of a value, which may be long; MemoryError where pyo3's function would panic.
+pub fn bytes<'py>(py: Python<'py>, value: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
+    // SAFETY: it copies that many bytes, and returns a new object, or NULL with an exception set.
+    let made = unsafe {
+        let size = value.len() as ffi::Py_ssize_t;
+        let made = ffi::PyBytes_FromStringAndSize(value.as_ptr().cast(), size);
+        Bound::from_owned_ptr_or_err(py, made)?
+    };
+    Ok(made.cast_into::<PyBytes>()?)
+}
+
+/// Python's text of a value, which may be long; MemoryError as for `bytes`.
+pub fn string<'py>(py: Python<'py>, value: &str) -> PyResult<Bound<'py, PyAny>> {
+    // SAFETY: as in `bytes`.
+    unsafe {
+        let size = value.len() as ffi::Py_ssize_t;
+        let made = ffi::PyUnicode_FromStringAndSize(value.as_ptr().cast(), size);
+        Bound::from_owned_ptr_or_err(py, made)
+    }
+}
+
+/// A copy of a value, which may be long; MemoryError where `to_vec` would end the process.
+pub fn copied(value: &[u8]) -> PyResult<Vec<u8>> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(value.len())
+        .map_err(|_| PyMemoryError::new_err(()))?;
+    copy.extend_from_slice(value);
+    Ok(copy)
 }
 
 /// Runs `call` without the GIL, counted in `inside` meanwhile.

@@ -305,13 +305,13 @@ impl Reader {
             {
                 let (reads, trees) = (self.reads.get(), (self.cells, self.data));
                 reads.look(py, key.get(), ts, trees, &self.safe_point, |value| {
-                    PyBytes::new(py, value)
+                    python::bytes(py, value)
                 })
             }
             _ => Looked::AskPython,
         };
         match found {
-            Looked::Value(value) => Ok(value.into_any()),
+            Looked::Value(value) => Ok(value?.into_any()),
             Looked::None => Ok(py.None().into_bound(py)),
             Looked::Blocked => Ok(self.blocked.bind(py).clone()),
             Looked::AskPython => python::call(self.slow.bind(py), (row, ts)),
@@ -350,7 +350,7 @@ pub fn cell_state<'py>(py: Python<'py>, state: &State<'_>) -> PyResult<Bound<'py
                 .into_any();
             (lock, 0, none())
         }
-        State::Value(at, value) => (none(), *at, PyBytes::new(py, value).into_any()),
+        State::Value(at, value) => (none(), *at, python::bytes(py, value)?.into_any()),
         State::Deleted(at) => (none(), *at, none()),
         State::Nothing | State::Unclear => (none(), 0, none()),
     };

@@ -316,6 +316,42 @@ def test_with_little_address_space_a_store_holds_what_fits_and_says_why(tmp_path
     with_more.close()
 
 
+def read_with_little_memory(pipe: Connection, folder: Path) -> list[str]:
+    """What reads of values raise for which the address space has no room."""
+    table = Table("t")
+    raw, text = table.column("raw"), table.column("text", str)
+    told = []
+    with percola.open(folder, [table], durability="relaxed") as repo:
+        with repo.transaction() as t:
+            t.set(raw, "a", b"short")
+            t.set(raw, "b", bytes(40 * MEGABYTE))
+            t.set(text, "b", "x" * 40 * MEGABYTE)
+        with repo.snapshot() as now:
+            assert now.get(raw, "a") == b"short"
+            used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+            resource.setrlimit(resource.RLIMIT_AS, (used + 24 * MEGABYTE, used + 24 * MEGABYTE))
+            for read in (
+                lambda: now.get(raw, "b"),
+                lambda: now.get(text, "b"),
+                lambda: now.get_many([(raw, "a"), (raw, "b")]),
+                lambda: now.get_row(table, "b"),
+                lambda: list(now.scan(table)),
+                lambda: repo.versions(raw, "b"),
+            ):
+                try:
+                    read()
+                except MemoryError:
+                    told.append("MemoryError")
+                assert now.get(raw, "a") == b"short"
+    return told
+
+
+@pytest.mark.long  # It writes 80 MB.
+def test_a_value_for_which_there_is_no_memory_is_a_memory_error(tmp_path: Path) -> None:
+    with Child(read_with_little_memory, tmp_path / "repo") as child:
+        assert child.hear() == ["MemoryError"] * 6
+
+
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_repository_that_was_removed_while_open_is_not_opened_again(
     tmp_path: Path, replaced: bool
