@@ -38,14 +38,17 @@ def newest_price(t: Transaction, row: str) -> None:
     product, _, _ = row.partition("/")
     history = [one for one in t.scan(prices, prefix=f"{product}/") if price in one]
     if not history:
-        t.delete(current, product)
-        t.delete(before, product)
+        for column in (current, before, category, priced_on):
+            t.delete(column, product)
         return
     newest = history[-1]
     # Written even if nothing changes: of two transactions that write prices of one product at the
     # same time, neither of which sees the other's, one conflicts here and runs again.
     t.set(current, product, newest[price])
-    t.set(category, product, newest.get(priced_in) or "")
+    if kind := newest.get(priced_in):
+        t.set(category, product, kind)
+    else:
+        t.delete(category, product)
     if day := newest.get(since):
         t.set(priced_on, product, day)
     if len(history) > 1:
@@ -56,13 +59,14 @@ def newest_price(t: Transaction, row: str) -> None:
 
 @observer(current, before)
 def summarise(t: Transaction, product: str) -> None:
-    """Let a product contribute to its category, and enter it in the deals or remove it."""
+    """Let a product contribute to its category, if any, and enter it in the deals or remove it."""
     now, earlier, kind = t.get(current, product), t.get(before, product), t.get(category, product)
     reduced = 0 if now is None or not earlier else int((earlier - now) * 100 // earlier)
     is_deal = reduced >= 20
-    by_category.contribute(t, product, {} if now is None else {kind: {"price": now}})
-    cheapest.contribute(t, product, {} if now is None else {kind: [now, product]})
-    best_deals.contribute(t, product, {kind: [[reduced, product]]} if is_deal else {})
+    listed = kind if now is not None else None
+    by_category.contribute(t, product, {listed: {"price": now}} if listed else {})
+    cheapest.contribute(t, product, {listed: [now, product]} if listed else {})
+    best_deals.contribute(t, product, {listed: [[reduced, product]]} if listed and is_deal else {})
     if is_deal:
         t.set(percent, product, reduced)
     else:

@@ -22,6 +22,7 @@ def categories(prices: DataFrame) -> DataFrame:
     """The number of products of each category, the sum of their prices, and the lowest."""
     return (
         current(prices)
+        .where("category is not null")
         .groupBy("category")
         .agg(
             f.count("*").alias("products"),
