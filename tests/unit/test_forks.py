@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import gc
+import importlib
+import importlib.abc
+import importlib.machinery
 import os
 import random
 import signal
@@ -10,8 +13,10 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from importlib.machinery import ModuleSpec
 from multiprocessing.connection import Connection
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -240,6 +245,49 @@ def test_a_fork_waits_until_a_change_in_memory_is_whole() -> None:
     forking.join()
     assert forked == ["12"]
     assert store.draw(2) == 12, "the copy is the child's own"
+
+
+class Slow(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds a module of Percola's that is being imported until `ends` is set."""
+
+    name = "percola.observers.for_a_test_of_forks"
+
+    def __init__(self) -> None:
+        self.begun, self.ends = threading.Event(), threading.Event()
+
+    def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:
+        return importlib.machinery.ModuleSpec(name, self) if name == self.name else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        self.begun.set()
+        assert self.ends.wait(60)
+        vars(module)["whole"] = True
+
+
+def test_a_fork_waits_until_a_module_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child would wait for ever for the thread that has begun to import it."""
+    slow = Slow()
+    monkeypatch.setattr(sys, "meta_path", [slow, *sys.meta_path])
+    monkeypatch.setattr(forks, "_IMPORT_SECONDS", 60.0)
+    forked: list[str] = []
+
+    def use() -> bool:
+        return bool(vars(importlib.import_module(slow.name))["whole"])
+
+    importing = threading.Thread(target=use)
+    forking = threading.Thread(target=lambda: forked.append(in_child(use)))
+    importing.start()
+    try:
+        assert slow.begun.wait(20)
+        forking.start()
+        forking.join(0.2)
+        assert forking.is_alive()
+    finally:
+        slow.ends.set()
+        importing.join()
+        forking.join()
+        sys.modules.pop(slow.name, None)
+    assert forked == ["True"]
 
 
 def test_several_threads_may_fork_at_once(local: Repository) -> None:

@@ -36,6 +36,8 @@ the process id.
     prometheus metrics of a worker               the parent's; a child's worker makes its own
     locks of `functools.lru_cache`               there are none in CPython; `cached_property` has
                                                  one in Python 3.11, and so is not used
+    Python's locks of modules that another       a fork waits until Percola's modules, some of which
+    thread imports                               are imported when they are used, are whole
 
 Libraries that do not survive a fork are refused in the child. With gRPC and an idle connection two
 children in a hundred crashed or hung, with all connections closed before the fork one in four
@@ -47,11 +49,13 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib
 import itertools
 import os
 import random
 import sys
 import threading
+import time
 import traceback
 import weakref
 from collections.abc import Callable
@@ -74,6 +78,9 @@ class _Hooks(NamedTuple):
 _numbers: Final = itertools.count()
 _registered: Final[dict[int, _Hooks]] = {}
 _paused: Final[list[_Hook | None]] = []
+_IMPORT_SECONDS: Final = 5.0
+"""For how long, in seconds, a fork waits for modules that other threads import."""
+_OURS: Final = __name__.partition(".")[0] + "."
 # One fork at a time: a second one would find everything paused and resume it too early.
 _forking = threading.Lock()
 
@@ -146,6 +153,19 @@ def _before() -> None:
                 _report(before)
             else:
                 _paused.append(in_parent)
+    # Last: what comes before it may let other threads go on.
+    _await_imports()
+
+
+def _await_imports() -> None:
+    """Wait until no other thread imports a module of Percola's.
+
+    Python does not free its lock on the module in the child, which would wait for it for ever.
+    """
+    locks = getattr(importlib._bootstrap, "_module_locks", {})
+    deadline = time.monotonic() + _IMPORT_SECONDS
+    while any(name.startswith(_OURS) for name in list(locks)) and time.monotonic() < deadline:
+        time.sleep(0.0001)
 
 
 def _in_parent() -> None:
