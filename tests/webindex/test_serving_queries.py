@@ -333,6 +333,23 @@ def test_a_query_is_completed_to_names_of_pages_and_to_words_beside_those_typed(
         assert index.complete(query) == [], query
 
 
+def test_a_query_is_not_completed_to_what_only_deleted_documents_have(index: TantivyIndex) -> None:
+    index.apply(
+        [
+            document("https://a.example/1", "zebulon was there", title="Zebulon Quackenbush"),
+            document("https://a.example/2", "zebuline is a word", title="Zebra"),
+            # Of so many in one segment, one that goes causes no merge.
+            *(document(f"https://b.example/{n}", f"word{n}") for n in range(100)),
+        ]
+    )
+    assert index.complete("zebul") == ["zebulon quackenbush", "zebuline", "zebulon"]
+    index.apply([], [("https://a.example/1", 2)])
+    assert index.complete("zebul") == ["zebuline"]
+    assert found(index.search("zebulon")) == [], "it is no beginning of another word"
+    index.apply([document("https://a.example/3", "zebulons are many")])
+    assert found(index.search("zebulon")) == ["https://a.example/3"], "it is unfinished now"
+
+
 # --- The format ---------------------------------------------------------------------------
 
 

@@ -64,6 +64,21 @@ def test_a_misspelt_word_becomes_the_nearest_one_that_documents_have(index: Tant
         assert index.suggest(right) is None
 
 
+def test_words_of_deleted_and_replaced_documents_are_not_suggested(index: TantivyIndex) -> None:
+    # Of so many in one segment, a few that go cause no merge.
+    index.apply(
+        [
+            document("1", "a quackenbush"),
+            document("2", "a whippletree"),
+            *(document(f"other {n}", f"word{n}") for n in range(100)),
+        ]
+    )
+    assert index.suggest("quackenbish") == "quackenbush"
+    assert index.suggest("whipplatree") == "whippletree"
+    index.apply([document("2", "nothing of the sort", epoch=2)], [("1", 2)])
+    assert index.suggest("quackenbish") is None and index.suggest("whipplatree") is None
+
+
 def test_a_suggestion_needs_an_index_that_can_be_read(index: TantivyIndex, tmp_path: Path) -> None:
     (tmp_path / "index").rename(tmp_path / "away")
     with pytest.raises(IndexReadError):

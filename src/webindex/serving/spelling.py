@@ -34,13 +34,21 @@ def respell(
     return with_replaced(query, corrected)
 
 
-def nearest(word: str, begins: Callable[[str], list[tuple[str, int]]]) -> str | None:
+def nearest(
+    word: str,
+    begins: Callable[[str], list[tuple[str, int]]],
+    is_there: Callable[[str], bool] = lambda word: True,
+) -> str | None:
     """The word with the fewest differences, the most frequent among equals; None if all are far.
 
     `begins` has words of the index that begin with some letters, and how many documents have them.
+    `is_there` says which of them are more than remains of deleted documents.
     """
     # People seldom get the first letter wrong, but they swap the first two.
-    return best_of(word, dict([*begins(word[:2]), *begins(word[1] + word[0]), *begins(word[0])]))
+    found = dict([*begins(word[:2]), *begins(word[1] + word[0]), *begins(word[0])])
+    while (best := best_of(word, found)) is not None and not is_there(best):
+        del found[best]
+    return best
 
 
 def most_differences(word: str) -> int:

@@ -54,7 +54,16 @@ from webindex.serving.opensearch.documents import (
     to_stored,
     tombstone,
 )
-from webindex.serving.opensearch.query import STARTS, Query, any_of, build, in_text, known, live
+from webindex.serving.opensearch.query import (
+    STARTS,
+    Query,
+    any_of,
+    build,
+    in_fields,
+    in_text,
+    known,
+    live,
+)
 from webindex.serving.query import MAX_CHARACTERS
 from webindex.serving.reading import SHORTEST_START, Asked, Filters, read
 from webindex.serving.snippet import CHARACTERS, mark, opening
@@ -362,7 +371,12 @@ class OpenSearchIndex(ServingIndex):
         body = {"size": 0, "suggest": {"near": {"text": word, "term": terms}}}
         answer = self._client.search(body=body, index=self._name)
         options = [option for one in answer["suggest"]["near"] for option in one["options"]]
-        return best_of(word, {one["text"]: one["freq"] for one in options})
+        if not options:
+            return None
+        # Until segments are merged, it counts documents that were deleted or replaced as well.
+        there = self._matches([in_fields([one["text"]], ["text"]) for one in options])
+        found = zip(options, there, strict=True)
+        return best_of(word, {one["text"]: one["freq"] for one, is_there in found if is_there})
 
     def complete(self, query: str, *, limit: int = 8) -> list[str]:
         """Names of documents alone: OpenSearch does not list words."""

@@ -26,7 +26,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 
 import tantivy
@@ -231,7 +231,7 @@ class TantivyIndex(ServingIndex):
         return low
 
     def _vocabulary(self, searcher: tantivy.Searcher) -> _Vocabulary:
-        return _Vocabulary(searcher, self._analyzers)
+        return _Vocabulary(searcher, self._schema, self._analyzers)
 
     def _snippet(
         self, searcher: tantivy.Searcher, document: ServingDocument, asked: Asked
@@ -289,8 +289,11 @@ class TantivyIndex(ServingIndex):
 
             vocabulary = self._vocabulary(searcher)
 
+            def is_there(word: str) -> bool:
+                return vocabulary.has("text", word)
+
             def better(word: str) -> str | None:
-                return None if vocabulary.known(word) else nearest(word, begins)
+                return None if vocabulary.known(word) else nearest(word, begins, is_there)
 
             return respell(query, vocabulary.analyze, better)
 
@@ -307,13 +310,18 @@ class TantivyIndex(ServingIndex):
             found = searcher.terms_with_prefix("names", start, limit=4 * limit)
             # A title has several names: of those of as many pages, the shorter ones say enough.
             found.sort(key=lambda one: (-one[1], len(one[0]), one[0]))
-            whole = [name for name, _ in found[: limit - limit // 4]]
+            there = (name for name, _ in found if vocabulary.has("names", name))
+            whole = list(islice(there, limit - limit // 4))
             if len(last) == 1 and words[-1].isalnum():
                 before = " ".join(words[:-1])
                 others = read(before, vocabulary)
                 wanted = build(self._schema, others) if others.sought else None
                 ends = searcher.terms_with_prefix("text", last[0], filter_query=wanted, limit=limit)
-                whole += [f"{before} {word}".lstrip() for word, count in ends if count]
+                whole += [
+                    f"{before} {word}".lstrip()
+                    for word, count in ends
+                    if count and (wanted is not None or vocabulary.has("text", word))
+                ]
             return list(dict.fromkeys(whole))[:limit]
 
     def get(self, cluster: str) -> ServingDocument | None:
@@ -505,10 +513,17 @@ def _commit(
 
 
 class _Vocabulary:
-    """The words of one view of an index, for `webindex.serving.reading.read`."""
+    """The words of one view of an index, for `webindex.serving.reading.read`.
 
-    def __init__(self, searcher: tantivy.Searcher, analyzers: Analyzers) -> None:
+    Until Tantivy merges its segments, its dictionaries and counts have the words of documents that
+    were deleted or replaced as well: `has` says whether a document has one.
+    """
+
+    def __init__(
+        self, searcher: tantivy.Searcher, schema: tantivy.Schema, analyzers: Analyzers
+    ) -> None:
         self._searcher = searcher
+        self._schema = schema
         self._analyzers = analyzers
         self._languages = [code for code, _ in searcher.terms_with_prefix("language", "")]
 
@@ -528,7 +543,14 @@ class _Vocabulary:
         fields = [f"{field}_stems" for field in STEMMED]
         stems = [(field, stem) for field in fields for stem in self.stems(word)]
         words = [(field, one) for field in FIELDS for one in self.analyze(word)]
-        return any(self._searcher.doc_freq(field, one) for field, one in [*words, *stems])
+        return any(self.has(field, one) for field, one in [*words, *stems])
+
+    def has(self, field: str, word: str) -> bool:
+        """Whether any document has a word in a field."""
+        if not self._searcher.doc_freq(field, word):
+            return False
+        term = Query.term_query(self._schema, field, word)
+        return bool(self._searcher.search(term, limit=1, count=False).hits)
 
     def has_identifier(self, name: str) -> bool:
         return self._searcher.doc_freq("identifiers", name) > 0
