@@ -38,6 +38,30 @@ def test_robots_directives_of_the_page(content: str, noindex: bool, nofollow: bo
 
 
 @pytest.mark.parametrize(
+    "before",
+    [
+        '<noscript><img src="https://count.example/tr?id=1"></noscript>',
+        "<noscript><iframe src=//tags.example></iframe></noscript>",
+        "<NOSCRIPT class=x><div><p>Turn scripts on</p></div></NoScript >",
+        "<!-- </head> --><script>'</head><p>'</script><noscript><p></noscript>",
+    ],
+)
+def test_what_a_head_has_for_visitors_without_scripts_does_not_end_it(before: str) -> None:
+    page = read(
+        f"{before}<title>Tea</title><meta name=robots content=noindex>"
+        "<link rel=canonical href=/tea><link rel=alternate hreflang=de href=/tee>",
+        "<p>green <noscript>or <a href=/black>black</a></noscript> tea",
+    )
+    assert (page.noindex, page.canonical) == (True, "https://shop.example.org/tea")
+    assert [one.url.rpartition("/")[2] for one in page.links] == ["black", "tee"]
+    assert page.title == "Tea" and page.text.startswith("green")
+
+
+def test_a_noscript_element_without_an_end_hides_nothing() -> None:
+    assert read("<noscript><title>Tea</title>", "<p>green tea").text == "green tea"
+
+
+@pytest.mark.parametrize(
     ("header", "noindex", "nofollow"),
     [
         ("noindex", True, False),

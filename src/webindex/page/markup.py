@@ -16,7 +16,15 @@ from typing import Final
 import numpy as np
 from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
 
-__all__ = ["MAX_BODY", "MAX_DEPTH", "MAX_TAG", "decode", "decode_xml", "media_type"]
+__all__ = [
+    "MAX_BODY",
+    "MAX_DEPTH",
+    "MAX_TAG",
+    "decode",
+    "decode_xml",
+    "media_type",
+    "without_head_noscript",
+]
 
 MAX_BODY: Final = 8 << 20
 """Bytes of a body that are parsed; the rest is ignored. A load takes less by default."""
@@ -54,6 +62,14 @@ _VOID = frozenset(
     "area base br col embed hr img input link meta param source track wbr".split()  # noqa: SIM905
 )
 
+# What a head consists of; the first other tag ends it. What is not closed goes on to the end.
+_OF_HEAD = re.compile(
+    r"<!--.*?(?:-->|\Z)"
+    r"|<(script|style|title|template|noframes)\b.*?(?:</\1\b|\Z)"
+    r"|(?P<noscript><noscript\b[^>]*+>.*?(?:</noscript\b[^>]*+>|(?P<open>\Z)))"
+    r"|(?P<end></head\b|<(?!(?:html|head|meta|link|base|basefont|bgsound)\b)[a-z])",
+    re.IGNORECASE | re.DOTALL,
+)
 _TAG = re.compile(r"<(/?)([a-zA-Z][^\s/>]*)[^>]*>?")
 # Elements that are void, or that the next one of their kind closes: they do not nest.
 _FLAT = frozenset(
@@ -114,6 +130,23 @@ def decode_xml(body: bytes, content_type: str | None) -> str:
     sections, last, rest = decode(body, content_type).rpartition("]]>")
     text = _CDATA.sub(lambda found: escape(found[1], quote=False), sections + last) + rest
     return _EMPTY_ELEMENT.sub(_closed, text)
+
+
+def without_head_noscript(markup: str) -> str:
+    """Return markup without the ``noscript`` elements of its head.
+
+    A browser that runs scripts takes their content for text. Parsed as markup, an image in one, as
+    those that count visitors, would end the head, and what follows of it, such as a request not to
+    be indexed, would be in the body.
+    """
+    kept, done = [], 0
+    for token in _OF_HEAD.finditer(markup):
+        if token["end"] is not None or token["open"] is not None:
+            break
+        if token["noscript"] is not None:
+            kept.append(markup[done : token.start()])
+            done = token.end()
+    return "".join([*kept, markup[done:]]) if kept else markup
 
 
 def _closed(tag: re.Match[str]) -> str:

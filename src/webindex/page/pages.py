@@ -24,7 +24,13 @@ from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser, LexborNod
 from webindex.page import fingerprints
 from webindex.page.link_header import canonical_of
 from webindex.page.links import Link, extract_links, plain_links
-from webindex.page.markup import MAX_BODY, decode, decode_xml, media_type
+from webindex.page.markup import (
+    MAX_BODY,
+    decode,
+    decode_xml,
+    media_type,
+    without_head_noscript,
+)
 from webindex.page.outer_blocks import outer_blocks
 from webindex.page.text import collapse
 from webindex.page.urls import normalise, resolve
@@ -219,6 +225,7 @@ def parse(
         return _page(body, url, "", text, language, asked, canonical=from_header, refresh=refresh)
 
     markup = (decode_xml if kind in _XML_TYPES else decode)(body, content_type)
+    markup = without_head_noscript(markup)
     # Without mutation events parsing takes a fifth of the time; nothing here needs them.
     tree = LexborHTMLParser(markup, options=LexborDocumentOptions.WO_EVENTS)
     head = tree.head
