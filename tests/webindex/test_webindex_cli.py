@@ -524,6 +524,17 @@ def test_a_reader_that_has_had_enough_hears_no_complaint(worked_off: Path) -> No
     assert process.returncode in (0, 1)
 
 
+def test_what_the_encoding_of_the_output_lacks_is_escaped(worked_off: Path) -> None:
+    korean = "https://httpd.apache.org/docs/2.4/ko/invoking.html"
+    line = ("search", "--repo", worked_off, "apache 프로세스")
+    told = run(*line, PYTHONIOENCODING="ascii")
+    assert told.code == 0 and korean in told.out and r"\uc544\ud30c\uce58" in told.out
+    whole, escaped = (run(*line, "--json", PYTHONIOENCODING=one) for one in ("utf-8", "latin-1"))
+    assert escaped.code == 0 and escaped.out.isascii() and escaped.json == whole.json
+    # An argument that is not in UTF-8.
+    assert run(*line[:-1], "--json", "caf\udce9").json["query"] == "caf\udce9"
+
+
 @pytest.mark.parametrize(
     "words", [("search", "index"), ("summary", "--json"), ("frontier", "--format", "seeds")]
 )

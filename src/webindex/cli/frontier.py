@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
 import click
 from rich.text import Text
 
-from webindex.cli.options import console, repo_option
+from webindex.cli.options import console, print_json, repo_option
 from webindex.incomplete import refuse_half_built
 from webindex.reports import Due, Uncaptured, due, frontier
 from webindex.text_format import count, date, harmless
@@ -45,7 +44,7 @@ def frontier_command(repo: str, host: str | None, limit: int, recrawl: bool, for
         else:
             found = frontier(opened, host=host, limit=limit)
     if form == "json":
-        click.echo(json.dumps([one.to_json() for one in found], ensure_ascii=False))
+        print_json([one.to_json() for one in found])
     elif form == "seeds":
         for one in found:
             click.echo(one.url)

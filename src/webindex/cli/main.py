@@ -35,7 +35,9 @@ from webindex.cli.options import (
     grid,
     json_option,
     master_option,
+    never_fail_to_encode,
     page_bytes_option,
+    print_json,
     progress_line,
     repo_option,
     resources_options,
@@ -118,6 +120,10 @@ class _Search(click.Command):
 
 class _Group(click.Group):
     """Commands that report an error as one sentence on standard error."""
+
+    def main(self, *args: Any, **extra: Any) -> Any:
+        never_fail_to_encode()
+        return super().main(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -454,7 +460,7 @@ def search(
     if lost:
         click.echo(lost, err=True)
     if as_json:
-        click.echo(json.dumps(_results_json(query, results), ensure_ascii=False))
+        print_json(_results_json(query, results))
     else:
         print_results(query, results)
 
@@ -534,7 +540,7 @@ def explain_command(repo: str, as_json: bool, most: int, url: str) -> None:
     with open_repository(repo) as opened, open_index(opened, create=True) as index:
         story = tell(opened, index, url)
     if as_json:
-        click.echo(json.dumps(story_json(story, most), ensure_ascii=False))
+        print_json(story_json(story, most))
     else:
         print_story(console, story, most)
     if not story.known:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, TypeVar
@@ -76,6 +78,20 @@ def resources_options(function: F) -> F:
         "pages. By default, if an earlier load of this repository did.",
     )
     return keep(limit(function))
+
+
+def never_fail_to_encode() -> None:
+    """Have standard output and error escape what their encoding does not have."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def print_json(value: object) -> None:
+    """Print a value as JSON in one line; in ASCII where standard output is not in UTF-8."""
+    encoding = getattr(sys.stdout, "encoding", None) or ""
+    utf8 = encoding.lower().replace("-", "") == "utf8"
+    click.echo(json.dumps(value, ensure_ascii=not utf8))
 
 
 @contextmanager

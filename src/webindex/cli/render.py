@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import click
 from rich.text import Text
 
 from percola import Transaction
-from webindex.cli.options import console, json_option, repo_option
+from webindex.cli.options import console, json_option, print_json, repo_option
 from webindex.errors import RenderError
 from webindex.incomplete import refuse_half_built
 from webindex.load.resources import keeps_resources
@@ -57,7 +56,7 @@ def render_command(repo: str, as_json: bool, output: str, thumbnail: str | None,
     if thumbnail is not None:
         _write(thumbnail, small)
     if as_json:
-        click.echo(json.dumps(about, ensure_ascii=False))
+        print_json(about)
         return
     asked = about["asked"]
     assert isinstance(asked, dict)

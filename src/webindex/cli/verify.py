@@ -16,6 +16,7 @@ from webindex.cli.options import (
     json_option,
     master_option,
     page_bytes_option,
+    print_json,
     repo_option,
 )
 
@@ -63,7 +64,7 @@ def verify_command(
 
     verdict = verify(repo, master=master, at=at, crawl=crawl, quiet=as_json)
     if as_json:
-        click.echo(json.dumps(verdict.to_json(), ensure_ascii=False))
+        print_json(verdict.to_json())
     else:
         show(verdict, console, most)
     ctx.exit(0 if verdict.holds else 1)
