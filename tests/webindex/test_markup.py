@@ -50,6 +50,49 @@ def test_a_charset_is_the_larger_one_that_browsers_read_it_as(
     assert decode(page.encode(codec), "text/html") == page
 
 
+def euc_jp(text: str) -> bytes:
+    """Text in EUC-JP as Windows writes it: the rows and cells of Shift_JIS, in another way."""
+    made = bytearray()
+    for one in text:
+        byte = one.encode("cp932")
+        if len(byte) == 2:
+            first, second = byte
+            pair = first - (0x81 if first < 0xA0 else 0xC1)
+            cell = second - 0x3F - (second > 0x7E)
+            byte = bytes((0xA1 + 2 * pair + (cell > 94), 0xA0 + cell - 94 * (cell > 94)))
+        elif byte >= b"\xa0":
+            byte = b"\x8e" + byte
+        made += byte
+    return bytes(made)
+
+
+def iso_2022_jp(text: str) -> bytes:
+    made, shift = bytearray(), b"\x1b(B"
+    for one in text:
+        byte = euc_jp(one)
+        of = b"\x1b(B" if len(byte) == 1 else b"\x1b(I" if byte[0] == 0x8E else b"\x1b$B"
+        made += of * (of != shift) + bytes(b & 0x7F for b in byte[byte[0] == 0x8E :])
+        shift = of
+    return bytes(made)
+
+
+@pytest.mark.parametrize("label", ["EUC-JP", "ISO-2022-JP", "csISO2022JP", "x-euc-jp"])
+def test_japanese_charsets_have_the_signs_of_windows(label: str) -> None:
+    encode = euc_jp if "euc" in label.lower() else iso_2022_jp
+    text = "<p>①㈱日本橋、纊ｱｲｳ ａｂｃ №Ⅲ ㍻</p>"
+    assert decode(encode(JAPANESE), f"text/html; charset={label}") == JAPANESE
+    assert decode(encode(text), f"text/html; charset={label}") == text
+    page = f'<meta charset="{label}">{text}'
+    assert decode(encode(page), "text/html") == page
+    cut = decode(encode(text)[:-9], f"text/html; charset={label}")
+    assert "\ufffd" not in cut and cut.startswith("<p>①㈱日本橋、纊ｱｲｳ ａｂ")
+
+
+def test_cyrillic_of_old_macintoshes_is_read() -> None:
+    page = RUSSIAN.encode("mac_cyrillic")
+    assert decode(page, "text/html; charset=x-mac-cyrillic") == RUSSIAN
+
+
 @pytest.mark.parametrize("header", ["text/html", "text/html; charset=utf-16"])
 def test_a_page_without_nul_characters_is_not_utf_16(header: str) -> None:
     page = f'<meta charset="utf-16">{FRENCH}{JAPANESE}'

@@ -49,6 +49,12 @@ _LARGER: Final = {
     "big5": "big5hkscs",
     "iso8859-11": "cp874",
 }
+# Names that the library for charsets does not know, and browsers do.
+_UNKNOWN: Final = {"x-mac-cyrillic": "mac_cyrillic", "x-mac-ukrainian": "mac_cyrillic"}
+# Of the Japanese charsets, Python's codecs lack signs that Windows has in them, such as "①".
+_JIS: Final = ("euc_jp", "iso2022_jp")
+_JIS_ERRORS: Final = "webindex-jis"
+_SHIFT: Final = re.compile(rb"\x1b(?:\(([BJI])|\$([@B]))")
 _CHARSET = re.compile(r"charset\s*=[\s\"']*([\w.:-]+)", re.ASCII | re.IGNORECASE)
 # One in this many characters may be broken before a charset counts as wrong.
 _TOLERATED = 500
@@ -156,13 +162,52 @@ def _closed(tag: re.Match[str]) -> str:
 
 def _text(body: bytes, codec: str) -> str:
     """Decode up to the last whole character: a page may be cut off within its last one."""
-    return codecs.getincrementaldecoder(_LARGER.get(codec, codec))("replace").decode(body)
+    errors = "replace"
+    if codec in _JIS:
+        body = _unshifted(body) if codec == "iso2022_jp" else body
+        codec, errors = "euc_jp", _JIS_ERRORS
+    return codecs.getincrementaldecoder(_LARGER.get(codec, codec))(errors).decode(body)
+
+
+def _unshifted(body: bytes) -> bytes:
+    """Text in ISO-2022-JP as EUC-JP, which has the same characters without shifting."""
+    parts, kind, done = [], b"B", 0
+    high = bytes(byte | 0x80 if 0x20 < byte < 0x7F else byte for byte in range(256))
+    for shift in (*_SHIFT.finditer(body), None):
+        part = body[done : shift.start() if shift is not None else None]
+        if kind == b"I":
+            part = re.sub(rb"[\x21-\x5f]", lambda one: bytes((0x8E, one[0][0] | 0x80)), part)
+        elif kind == b"$":
+            part = part.translate(high)
+        parts.append(part)
+        if shift is not None:
+            kind, done = shift[1] or b"$", shift.end()
+    return b"".join(parts)
+
+
+def _of_windows(error: UnicodeError) -> tuple[str, int]:
+    """Decode a character of EUC-JP that Python lacks, by its place in the charset of Windows."""
+    assert isinstance(error, UnicodeDecodeError)
+    at = error.start
+    pair = error.object[at : at + 2]
+    if len(pair) == 2 and all(0xA1 <= byte <= 0xFE for byte in pair):
+        row, cell = pair[0] - 0xA0, pair[1] - 0xA0
+        first = (row - 1) // 2 + (0x81 if row <= 62 else 0xC1)
+        second = cell + (0x9E if row % 2 == 0 else 0x3F + (cell > 63))
+        found = bytes((first, second)).decode("cp932", "ignore")
+        if found:
+            return found, at + 2
+    return _DAMAGE, error.end
+
+
+codecs.register_error(_JIS_ERRORS, _of_windows)
 
 
 def _charsets(body: bytes, content_type: str | None) -> Iterator[str]:
     """Codecs worth trying, best first."""
     named = _CHARSET.search(content_type or "")
-    from_header = map_encoding_to_html5(named[1], fallback_utf8=False) if named else None
+    name = named[1].lower() if named else ""
+    from_header = _UNKNOWN.get(name) or (map_encoding_to_html5(name, False) if name else None)
     declared = from_header or detect_encoding(body, from_html_meta=True) or "utf-8"
     if declared == "cp1252" and _is_utf8(body):
         yield "utf-8"
