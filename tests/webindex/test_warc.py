@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from hashlib import sha1
 
+import brotli
 import pytest
 from warc_files import DATE, HTML, Crawl, captures, only, packed, page, pages, rejections, revisits
 
@@ -122,6 +123,10 @@ ENCODINGS: dict[str, tuple[Callable[[bytes], bytes], list[tuple[str, str]]]] = {
     "x-gzip": (packed, [("Content-Encoding", "x-gzip")]),
     "x-gzip and identity": (packed, [("Content-Encoding", "X-GZip, identity")]),
     "x-gzip and chunked": (_packed_in_chunks, [("Content-Encoding", "x-gzip"), CHUNKED]),
+    "br": (brotli.compress, [("Content-Encoding", "br")]),
+    # As crawlers keep them that put the chunks together.
+    "gzip, no more chunked": (packed, [("Content-Encoding", "gzip"), CHUNKED]),
+    "br, no more chunked": (brotli.compress, [("Content-Encoding", "br"), CHUNKED]),
 }
 
 

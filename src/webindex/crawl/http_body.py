@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 
-__all__ = ["cut_at_character", "decode_leniently"]
+__all__ = ["cut_at_character", "decode_leniently", "has_chunks"]
 
 _MOST_LINE = 1024
 
@@ -38,6 +38,11 @@ def decode_leniently(
             return None
         found = unpacked
     return found[:limit] or None
+
+
+def has_chunks(payload: bytes) -> bool:
+    """Whether a payload begins with a chunk, as its `Transfer-Encoding` says."""
+    return _unchunked(payload, 0) is not payload
 
 
 def cut_at_character(body: bytes, limit: int) -> bytes:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -40,7 +41,7 @@ from webindex.crawl.framing import (
     open_warc,
     with_crlf,
 )
-from webindex.crawl.http_body import cut_at_character, decode_leniently
+from webindex.crawl.http_body import cut_at_character, decode_leniently, has_chunks
 from webindex.crawl.resources import Kind, kind_of
 from webindex.crawl.sitemaps import MAX_SITEMAP, gunzipped, is_robots, may_be_compressed
 from webindex.pdf.process import can_read
@@ -111,6 +112,7 @@ _SPACE_OR_CONTROL = re.compile(r"[\x00-\x20\x7f]")
 _WARC_HEADER = re.compile(rb".*?\r?\n\r?\n", re.DOTALL)
 # FastWARC knows these by this spelling only, but to the standard small letters are the same.
 _SPELT = {name.lower(): name for name in (b"WARC-Type:", b"Content-Type:", b"Content-Length:")}
+_TRANSFER = re.compile(rb"^Transfer-Encoding(?=[ \t]*:)", re.IGNORECASE | re.MULTILINE)
 _TO_SPELL = re.compile(b"|".join(rb"^" + name for name in _SPELT), re.IGNORECASE | re.MULTILINE)
 # Four digits, as captures are ordered by their dates' text, and a year left for when they are due.
 _YEARS = range(1000, 9999)
@@ -580,8 +582,7 @@ def _resource_body(frame: Frame, record: WarcRecord, http: HeaderMap, most: int)
         body = _decoded(frame.data, most, encoded=True)
     except OSError as error:
         raw = _decoded(frame.data, most + _ROOM_FOR_HEADERS, encoded=False)
-        transfer, content = http.get("Transfer-Encoding"), http.get("Content-Encoding")
-        body_or_none = decode_leniently(raw, transfer or "", content or "", most + 1)
+        body_or_none = _leniently(frame, raw, http, most)
         if body_or_none is None:
             raise _UnusableError(Rejection.UNDECODABLE, str(error)[:200]) from error
         body = body_or_none
@@ -598,13 +599,26 @@ def _as_it_came(
     # Many crawlers write the decoded body but keep the header of its encoding.
     if _SNIFFED_MARKUP.match(raw) or raw.startswith(SIGNATURE):
         return raw
-    transfer, content = http.get("Transfer-Encoding"), http.get("Content-Encoding")
-    body = decode_leniently(raw, transfer or "", content or "", max_body + 1)
+    body = _leniently(frame, raw, http, max_body)
     if body is None and content_type == "text/plain" and not _NO_TEXT.search(raw[:1024]):
         body = raw
     if body is None:
         raise _UnusableError(Rejection.UNDECODABLE, problem[:200])
     return body
+
+
+def _leniently(frame: Frame, raw: bytes, http: HeaderMap, most: int) -> bytes | None:
+    """A body that FastWARC does not decode; None if it cannot be decoded here either."""
+    transfer, content = http.get("Transfer-Encoding") or "", http.get("Content-Encoding") or ""
+    if "chunked" in transfer.lower() and content and not has_chunks(raw):
+        # The crawler has put the chunks together, and kept the header.
+        start = _WARC_HEADER.match(frame.data)
+        begin = 0 if start is None else start.end()
+        end = frame.data.find(b"\r\n\r\n", begin)
+        head = _TRANSFER.sub(lambda name: b"-" * len(name[0]), frame.data[begin:end])
+        with suppress(OSError):
+            return _decoded(frame.data[:begin] + head + frame.data[end:], most, encoded=True)
+    return decode_leniently(raw, transfer, content, most + 1)
 
 
 def _decoded(data: bytes, max_body: int, *, encoded: bool) -> bytes:
