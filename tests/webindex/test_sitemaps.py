@@ -84,6 +84,8 @@ def test_sitemaps_indexes_and_robots_are_read_and_only_they(tmp_path: Path) -> N
         ("/sitemap.xml", xml(A), as_xml),
         ("/index.xml", index, as_xml),
         ("/more.xml.gz", gzip.compress(xml(B)), packed),
+        ("/declared.xml.gz", gzip.compress(xml(C)), as_xml),
+        ("/packed.xml", gzip.compress(b"<page>words</page>"), as_xml),
         ("/not-a-sitemap.xml.gz", gzip.compress(b"<rss></rss>"), packed),
         ("/data.gz", gzip.compress(xml(B)), packed),
         ("/feed.xml", b"<rss></rss>", as_xml),
@@ -103,10 +105,11 @@ def test_sitemaps_indexes_and_robots_are_read_and_only_they(tmp_path: Path) -> N
         "/sitemap.xml": {A: None},
         "/index.xml": {f"{SITE}/more.xml.gz": None},
         "/more.xml.gz": {B: None},
+        "/declared.xml.gz": {C: None},
         "/robots.txt": {MAP: None},
     }
     kinds = [type(one) for one in read_captures(path)]
-    assert kinds == [*[Rejected] * 8, Capture]
+    assert kinds == [*[Rejected] * 10, Capture]
 
 
 BOMB = "<!DOCTYPE urlset [<!ENTITY a 'aaaaaaaaaa'>" + "".join(

@@ -6,14 +6,20 @@ import re
 import zlib
 from typing import Final
 
-__all__ = ["MAX_SITEMAP", "gunzipped", "is_robots", "may_be_compressed"]
+__all__ = ["GZIP", "MAX_SITEMAP", "gunzipped", "is_robots", "may_be_compressed"]
 
 MAX_SITEMAP: Final = 4 << 20
 """Bytes of a sitemap, decompressed; of a longer one, the beginning counts."""
 
-_GZIP: Final = {"application/gzip", "application/x-gzip", "application/octet-stream"}
+GZIP: Final = b"\x1f\x8b"
+"""How a file begins that is compressed by gzip."""
+
+# Some servers declare what is in the file.
+_TYPES: Final = {
+    *("application/gzip", "application/x-gzip", "application/octet-stream"),
+    *("application/xml", "text/xml"),
+}
 _NAME: Final = re.compile(r"[^?#]*(?:\.xml\.gz|sitemap[^/?#]*\.gz)(?:[?#].*)?", re.IGNORECASE)
-_MAGIC: Final = b"\x1f\x8b"
 _PIECE: Final = 4096
 _ROBOTS: Final = re.compile(r"https?://[^/?#]+/robots\.txt")
 
@@ -25,7 +31,7 @@ def is_robots(url: str) -> bool:
 
 def may_be_compressed(url: str, content_type: str | None) -> bool:
     """Whether this may be a sitemap that is a file compressed by gzip."""
-    return content_type in _GZIP and _NAME.fullmatch(url) is not None
+    return content_type in _TYPES and _NAME.fullmatch(url) is not None
 
 
 def gunzipped(body: bytes) -> bytes:
@@ -33,12 +39,12 @@ def gunzipped(body: bytes) -> bytes:
 
     A file may be several compressed ones in a row; those count that are before a damaged one.
     """
-    if not body.startswith(_MAGIC):
+    if not body.startswith(GZIP):
         return body[:MAX_SITEMAP]
     found = bytearray()
     at = whole = 0
     try:
-        while body.startswith(_MAGIC, at) and len(found) < MAX_SITEMAP:
+        while body.startswith(GZIP, at) and len(found) < MAX_SITEMAP:
             whole = len(found)
             inflate = zlib.decompressobj(wbits=31)
             while at < len(body) and not inflate.eof and len(found) < MAX_SITEMAP:

@@ -43,7 +43,7 @@ from webindex.crawl.framing import (
 )
 from webindex.crawl.http_body import cut_at_character, decode_leniently, has_chunks
 from webindex.crawl.resources import Kind, kind_of
-from webindex.crawl.sitemaps import MAX_SITEMAP, gunzipped, is_robots, may_be_compressed
+from webindex.crawl.sitemaps import GZIP, MAX_SITEMAP, gunzipped, is_robots, may_be_compressed
 from webindex.pdf.process import can_read
 from webindex.pdf.reading import MAX_PDF, PDF, SIGNATURE
 
@@ -422,6 +422,8 @@ def _capture(
                 if not _SNIFFED_HTML.match(body):
                     raise _UnusableError(Rejection.NOT_A_PAGE, "it has no Content-Type")
                 content_type = "text/html"
+            if content_type in _XML and body.startswith(GZIP):
+                raise _UnusableError(Rejection.NOT_A_PAGE, "it is called XML, and is compressed")
             program = _FOR_PROGRAMS.match(body[:4096]) if content_type in _XML else None
             if program is not None and sitemaps and program[1] in _LISTS:
                 whole, _ = _body(frame, http, MAX_SITEMAP, content_type)
