@@ -128,6 +128,19 @@ def test_a_form_around_the_page_hides_nothing_of_it_and_one_for_searches_does(he
     assert plain.text_hash.startswith("text:")
 
 
+def test_tables_and_code_in_figures_are_text_and_captions_of_pictures_are_not() -> None:
+    text = "<p>Green tea is made from leaves that are heated soon after the harvest.</p>" * 4
+    figures = (
+        "<figure class=wp-block-table><table><tr><td>Sencha</td></tr></table></figure>"
+        "<figure class='highlight sh'><pre>brew --cold</pre></figure>"
+        "<figure><div><pre>pour()</pre><pre>wait()</pre></div><figcaption>Code</figcaption></figure>"
+        "<figure><img src=pot.png><figcaption>A pot of clay</figcaption></figure>"
+    )
+    page = read(body=f"<main><h1>Tea</h1>{text}{figures}{text}</main>")
+    assert all(one in page.text for one in ("Sencha", "brew --cold", "pour() wait()"))
+    assert "clay" not in page.text
+
+
 def test_a_word_is_whole_where_the_author_says_that_it_may_be_divided() -> None:
     page = parse(
         b"<title>Donau&shy;dampf&shy;schiff</title><h1>Die Donau&#8203;dampf</h1><p>Das "

@@ -95,6 +95,9 @@ _COMMENTS_NAME = re.compile(
     r"|disqus|respond|replies)(?![a-z])",
     re.IGNORECASE,
 )
+_SHOWN: Final = ("pre", "table")
+"""What the text of a page may be in although it is in a figure."""
+
 _OF_THE_PAGE: Final = "main, article, [role=main], h1"
 """What an element around a page's own text contains, whatever its name."""
 
@@ -363,6 +366,7 @@ def _without_surroundings(tree: LexborHTMLParser) -> str | None:
     navigation = tree.css("nav, [role=navigation]")
     for node in navigation:
         node.decompose()
+    removed |= _unwrap_figures(tree)
     removed |= _remove_named(tree, but="toc")
     return tree.html if removed or navigation else None
 
@@ -459,6 +463,21 @@ def _unwrap_forms(tree: LexborHTMLParser) -> None:
     for form in forms:
         if form.css_first(_OF_THE_PAGE) is not None or _paragraphs(form) > most:
             form.unwrap()
+
+
+def _unwrap_figures(tree: LexborHTMLParser) -> bool:
+    """Replace figures of code or of a table by what is in them; whether there were any.
+
+    The extraction of text leaves figures out, as pictures with their captions.
+    """
+    found = tree.css(", ".join(f"figure > {at}{tag}" for at in ("", "div > ") for tag in _SHOWN))
+    for node in found:
+        above = node.parent
+        if above is not None and above.tag != "figure":
+            above = above.parent
+        if above is not None and above.tag == "figure":  # Another one in it may have replaced it.
+            above.unwrap()
+    return bool(found)
 
 
 def _main_heading(tree: LexborHTMLParser) -> str:
