@@ -141,6 +141,13 @@ def test_tables_and_code_in_figures_are_text_and_captions_of_pictures_are_not() 
     assert "clay" not in page.text
 
 
+@pytest.mark.parametrize("tag", ["summary", "legend"])
+def test_words_of_two_blocks_stay_apart(tag: str) -> None:
+    around = "details" if tag == "summary" else "fieldset"
+    page = read(body=f"<{around}><{tag}>How long</{tag}>Two minutes</{around}>")
+    assert page.text == "How long Two minutes"
+
+
 def test_a_word_is_whole_where_the_author_says_that_it_may_be_divided() -> None:
     page = parse(
         b"<title>Donau&shy;dampf&shy;schiff</title><h1>Die Donau&#8203;dampf</h1><p>Das "

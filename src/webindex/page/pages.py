@@ -98,6 +98,8 @@ _COMMENTS_NAME = re.compile(
 _SHOWN: Final = ("pre", "table")
 """What the text of a page may be in although it is in a figure."""
 
+# Blocks that the extraction of text takes for words within a line.
+_BLOCK_END: Final = re.compile(r"</(?:summary|legend|dialog|search|menu|dir)>", re.IGNORECASE)
 _OF_THE_PAGE: Final = "main, article, [role=main], h1"
 """What an element around a page's own text contains, whatever its name."""
 
@@ -340,7 +342,7 @@ def _media_type(body: bytes, content_type: str | None) -> str:
 
 def _main_text(markup: str) -> tuple[str, str]:
     """The main text, with one block a line and in one line."""
-    tree = HTMLTree.parse(markup)
+    tree = HTMLTree.parse(_BLOCK_END.sub(r"\g<0><br>", markup))
     # With formatting, adjacent blocks and table cells stay separate; whitespace is collapsed later.
     extracted = extract_plain_text(
         tree, preserve_formatting=True, main_content=True, list_bullets=False, alt_texts=False
