@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from selectolax.lexbor import LexborHTMLParser
 
-from webindex.page.links import MAX_ANCHOR, MAX_ANCHORS, MAX_LINKS, Link, extract_links
+from webindex.page.links import (
+    MAX_ANCHOR,
+    MAX_ANCHORS,
+    MAX_LINKS,
+    Link,
+    extract_links,
+    plain_links,
+)
 
 PAGE = "https://example.org/guide/start.html"
 
@@ -98,6 +105,14 @@ def test_rel_values_are_told_apart() -> None:
     )
     rels = [link.rel for link in found]
     assert rels == ["follow", "nofollow", "ugc", "sponsored", "nofollow", "follow"]
+
+
+def test_in_a_document_without_markup_a_host_may_lack_its_scheme() -> None:
+    written = ("www.example.com", " WWW.Example.com/tea#top", "www.txt", "www.example/x.html")
+    assert [one.url for one in plain_links(written, PAGE)] == [
+        *("http://www.example.com/", "http://www.example.com/tea"),
+        *("https://example.org/guide/www.txt", "https://example.org/guide/www.example/x.html"),
+    ]
 
 
 def test_one_plain_link_outweighs_marked_ones() -> None:

@@ -5,6 +5,7 @@ and is left out. Several links to the same page become one with all their distin
 versions of a page in other languages, which its head declares, are links as well, without anchors.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -34,6 +35,8 @@ MAX_ANCHORS: Final = 8
 # The frames of a frameset are all that such a page has; an iframe is often another site's.
 _ALL = "a[href], area[href], frame[src]"
 _ELSEWHERE = 'a[href]:not([href^="#"]), area[href]:not([href^="#"]), frame[src]'
+
+_HOST_ALONE: Final = re.compile(r"www\.[^./?#]+\.[^/?#]", re.IGNORECASE)
 
 _TRUST: Final[dict[Rel, int]] = {"follow": 0, "ugc": 1, "sponsored": 2, "nofollow": 3}
 
@@ -111,10 +114,14 @@ def extract_links(
 def plain_links(
     references: Iterable[str], page_url: str, *, nofollow: bool = False
 ) -> tuple[Link, ...]:
-    """Return links that have no markup, in their order: at most `MAX_LINKS`, without anchors."""
+    """Return links that have no markup, in their order: at most `MAX_LINKS`, without anchors.
+
+    As readers of such documents do, they take "www.example.org" for a host, not for a file.
+    """
     found: dict[str, Link] = {}
     for reference in references:
-        url = resolve(page_url, reference.partition("#")[0])
+        href = reference.partition("#")[0].strip()
+        url = resolve(page_url, f"http://{href}" if _HOST_ALONE.match(href) else href)
         if url is not None and url != page_url and url not in found:
             found[url] = Link(url, (), "nofollow" if nofollow else "follow")
             if len(found) == MAX_LINKS:
