@@ -18,8 +18,10 @@ from percola import Worker
 from tests.support.children import Child, hear
 from webindex import reports as story
 from webindex import tables
+from webindex.load.resources import keep_resources
 from webindex.load.transaction import load_captures
 from webindex.page.urls import page_row
+from webindex.rendering import tables as rendering
 from webindex.site import exports
 from webindex.site.exports import ExportLog
 from webindex.workers.processes import build_observers, open_index, open_repository
@@ -153,8 +155,21 @@ def test_other_machines_are_shown_no_tracebacks_processes_and_locks(tmp_path: Pa
 
 
 def test_every_step_of_the_chain_has_words(empty: Served) -> None:
-    observers = build_observers(empty.index)
-    assert story.STEPS.keys() == {repr(column) for one in observers for column in one.columns}
+    observers = build_observers(empty.index, resources=True)
+    columns = {repr(column) for one in observers for column in one.columns}
+    assert story.STEPS.keys() == columns | {repr(rendering.render_due)}
+
+
+def test_pages_that_wait_to_be_rendered_wait_for_a_known_observer(tmp_path: Path) -> None:
+    with open_repository(str(tmp_path / "repo"), create=True) as repo:
+        keep_resources(repo)
+    with served(tmp_path / "repo") as site:
+        load_captures(site.repo, sample()[:1], "sample.warc.gz")
+        assert asked(site)["samples"][-1]["waiting"] == {"ask_page": 1, "parse": 1}
+        Worker(site.repo, build_observers(site.index, resources=True)).run_until_idle()
+        page = Page(site.client.get("/live").text).words()
+    assert "no observer is known" not in page
+    assert "to be rendered, by 'webindex work --render'" in page
 
 
 def test_a_failure_is_counted_and_listed_with_its_page(

@@ -34,6 +34,11 @@ STEPS: Final[Mapping[str, str]] = {
     "removals.erase": "to have what was loaded of it erased, as it was removed",
     "outbox.ready": "to be exported to search",
     "journal.trim": "to have its old entries removed",
+    "resources.capture": "to have it entered what it asks for",
+    "uses.changed": "to have it found which pages use it",
+    "uses.spread": "to have the pages rendered again that use it",
+    "bodies.released": "to be removed if nothing has it any more",
+    "renders.due": "to be rendered, by 'webindex work --render'",
 }
 """What a dirty column waits for, in the order of the chain. Other columns are shown by name."""
 

@@ -12,10 +12,12 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from percola import PercolaError, Repository, Snapshot
+from percola import PercolaError, Repository, Snapshot, Transaction, observer
 from percola.inspection import Failure
 from percola.serve import Letter, Sampler
 from webindex import tables
+from webindex.load.resources import keeps_resources
+from webindex.rendering import tables as rendering
 from webindex.reports import STEPS
 from webindex.serving import ServingError, ServingIndex
 from webindex.site.exports import ExportLog
@@ -28,6 +30,12 @@ _COUNTING_SHARE: Final = 50
 _COUNTING: Final = 5.0
 
 
+@observer(rendering.render_due, name="render")
+def _render(t: Transaction, row: str) -> None:
+    """The observer that renders, by its name and column: the real one has a browser."""
+    raise NotImplementedError
+
+
 class Pipeline(Sampler):
     """Samples of a web index.
 
@@ -38,12 +46,17 @@ class Pipeline(Sampler):
     expected = (PercolaError, ServingError)
 
     def __init__(self, repo: Repository, index: ServingIndex) -> None:
-        observers = build_observers(index)
+        resources = keeps_resources(repo)
+        observers = build_observers(index, resources=resources)
+        if resources:
+            observers.append(_render)
         super().__init__(repo, observers)
         self.notes = {
             one.name: " or ".join(STEPS[repr(column)] for column in one.columns)
             for one in observers
         }
+        if resources:
+            self.notes["ask_page"] = STEPS[repr(rendering.capture)]
         self._index = index
         self._exports = ExportLog()
         self._pages: int | None = None
