@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from selectolax.lexbor import LexborHTMLParser
@@ -16,6 +17,8 @@ from webindex.page.links import (
     extract_links,
     plain_links,
 )
+from webindex.page.pages import parse
+from webindex.rendering.references import references_of_page
 
 PAGE = "https://example.org/guide/start.html"
 
@@ -105,6 +108,32 @@ def test_rel_values_are_told_apart() -> None:
     )
     rels = [link.rel for link in found]
     assert rels == ["follow", "nofollow", "ugc", "sponsored", "nofollow", "follow"]
+
+
+@pytest.mark.parametrize(
+    ("charset", "query"),
+    [
+        ("windows-1251", "%F7%E0%E9&b=%26%2332209%3B"),
+        ("Shift_JIS", "%84%89%84p%84z&b=%92%83"),
+        ("gb2312", "%A7%E9%A7%D1%A7%DB&b=%B2%E8"),
+        ("utf-8", "%D1%87%D0%B0%D0%B9&b=%E7%B7%91"),
+    ],
+)
+def test_a_query_is_in_the_charset_of_its_page(charset: str, query: str) -> None:
+    other = "茶" if charset in ("Shift_JIS", "gb2312") else "緑"
+    markup = f"""<link rel=canonical href="/c?a=чай">
+        <meta http-equiv=refresh content="9;url=?a=чай">
+        <a href="/чай?a=чай&amp;b={other}#чай">tea</a><img src="/i?a=чай">"""
+    codec = {"gb2312": "gbk"}.get(charset, charset)
+    body = markup.encode(codec, "xmlcharrefreplace")
+    page = parse(body, PAGE, f"text/html; charset={charset}")
+    first = query.partition("&")[0]
+    [link] = page.links
+    assert link.url == f"https://example.org/%D1%87%D0%B0%D0%B9?a={query}"
+    assert page.canonical == f"https://example.org/c?a={first}"
+    assert page.refresh == f"{PAGE}?a={first}"
+    capture = {"url": PAGE, "content_type": f"text/html; charset={charset}"}
+    assert references_of_page(capture, body) == [f"https://example.org/i?a={first}"]
 
 
 def test_in_a_document_without_markup_a_host_may_lack_its_scheme() -> None:

@@ -14,7 +14,7 @@ from selectolax.lexbor import LexborHTMLParser, LexborNode
 
 from webindex.page.markup import MAX_BODY
 from webindex.page.text import collapse
-from webindex.page.urls import resolve
+from webindex.page.urls import in_charset, resolve
 
 __all__ = ["MAX_ANCHOR", "MAX_ANCHORS", "MAX_LINKS", "Link", "Rel", "extract_links", "plain_links"]
 
@@ -69,12 +69,14 @@ def extract_links(
     *,
     nofollow: bool = False,
     alternates: Iterable[str] = (),
+    codec: str = "utf-8",
 ) -> tuple[Link, ...]:
     """Return the links of a parsed page in document order, at most `MAX_LINKS`.
 
     `base` is what relative links refer to, `page_url` the page itself (normalised). With
     `nofollow`, the page's own robots directive, every link is marked nofollow. `alternates` are
-    the normalised URLs of the page's versions in other languages; they follow the links.
+    the normalised URLs of the page's versions in other languages; they follow the links. `codec` is
+    the charset of the page.
     """
     found: dict[str, _Target] = {}
     resolved: dict[str, str | None] = {}
@@ -84,7 +86,7 @@ def extract_links(
         attributes = node.attributes
         href = (attributes.get("href" if node.tag != "frame" else "src") or "").partition("#")[0]
         if href not in resolved:
-            resolved[href] = resolve(base, href)
+            resolved[href] = resolve(base, in_charset(href, codec))
         url = resolved[href]
         if url is None or url == page_url:
             continue

@@ -11,7 +11,7 @@ import codecs
 import re
 from collections.abc import Iterator
 from html import escape
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from resiliparse.parse.encoding import detect_encoding, map_encoding_to_html5
@@ -20,10 +20,13 @@ __all__ = [
     "MAX_BODY",
     "MAX_DEPTH",
     "MAX_TAG",
+    "Markup",
     "decode",
     "decode_xml",
+    "markup_of",
     "media_type",
     "without_head_noscript",
+    "xml_markup_of",
 ]
 
 MAX_BODY: Final = 8 << 20
@@ -96,7 +99,19 @@ def media_type(content_type: str | None) -> str:
     return re.split(r"[;,\s]", (content_type or "").strip(), maxsplit=1)[0].lower()
 
 
+class Markup(NamedTuple):
+    """The text of a page, and Python's name of the charset that it is in."""
+
+    text: str
+    codec: str
+
+
 def decode(body: bytes, content_type: str | None) -> str:
+    """Return the text of `markup_of`."""
+    return markup_of(body, content_type).text
+
+
+def markup_of(body: bytes, content_type: str | None) -> Markup:
     """Return `body` as text without NUL characters and lone surrogates. Never raises.
 
     A byte order mark decides the charset; then the `charset` of the `Content-Type` header, then
@@ -108,21 +123,26 @@ def decode(body: bytes, content_type: str | None) -> str:
     body = body[:MAX_BODY]
     for mark, codec in _BOMS:
         if body.startswith(mark):
-            return _finish(_text(body[len(mark) :], codec))
-    best, least = "", len(body) + 1
+            return Markup(_finish(_text(body[len(mark) :], codec)), codec)
+    best, least = Markup("", "utf-8"), len(body) + 1
     for codec in _charsets(body, content_type):
         if codec.startswith("utf-16") and b"\0" not in body:
             continue  # A declaration that was kept when the page was saved in another charset.
         text = _text(body, codec)
         damage = text.count(_DAMAGE) - text.endswith(_DAMAGE)
         if damage * _TOLERATED <= len(text):
-            return _finish(text)
+            return Markup(_finish(text), codec)
         if damage < least:
-            best, least = text, damage
-    return _finish(best)
+            best, least = Markup(text, codec), damage
+    return best._replace(text=_finish(best.text))
 
 
 def decode_xml(body: bytes, content_type: str | None) -> str:
+    """Return the text of `xml_markup_of`."""
+    return xml_markup_of(body, content_type).text
+
+
+def xml_markup_of(body: bytes, content_type: str | None) -> Markup:
     """Return an XML document as markup that an HTML parser reads with the intended meaning.
 
     The charset is that of the `Content-Type` header, else of the XML declaration. Empty elements
@@ -133,9 +153,10 @@ def decode_xml(body: bytes, content_type: str | None) -> str:
         charset = declared[1].decode() if declared is not None else "utf-8"
         content_type = f"text/xml; charset={charset}"
     # Behind the last end of a section each beginning of one would be followed to the end in vain.
-    sections, last, rest = decode(body, content_type).rpartition("]]>")
+    decoded = markup_of(body, content_type)
+    sections, last, rest = decoded.text.rpartition("]]>")
     text = _CDATA.sub(lambda found: escape(found[1], quote=False), sections + last) + rest
-    return _EMPTY_ELEMENT.sub(_closed, text)
+    return decoded._replace(text=_EMPTY_ELEMENT.sub(_closed, text))
 
 
 def without_head_noscript(markup: str) -> str:

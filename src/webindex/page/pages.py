@@ -27,13 +27,14 @@ from webindex.page.links import Link, extract_links, plain_links
 from webindex.page.markup import (
     MAX_BODY,
     decode,
-    decode_xml,
+    markup_of,
     media_type,
     without_head_noscript,
+    xml_markup_of,
 )
 from webindex.page.outer_blocks import outer_blocks
 from webindex.page.text import collapse
-from webindex.page.urls import normalise, resolve
+from webindex.page.urls import in_charset, normalise, resolve
 from webindex.pdf.reading import Reading, digest_of, reading_in
 
 __all__ = [
@@ -229,7 +230,7 @@ def parse(
         refresh = _refresh(refreshes, url)
         return _page(body, url, "", text, language, asked, canonical=from_header, refresh=refresh)
 
-    markup = (decode_xml if kind in _XML_TYPES else decode)(body, content_type)
+    markup, codec = (xml_markup_of if kind in _XML_TYPES else markup_of)(body, content_type)
     markup = without_head_noscript(markup)
     # Without mutation events parsing takes a fifth of the time; nothing here needs them.
     tree = LexborHTMLParser(markup, options=LexborDocumentOptions.WO_EVENTS)
@@ -239,16 +240,25 @@ def parse(
         if content and name and name.strip().lower() == "robots":
             asked |= _words(content)
 
-    base = _base(tree, url)
+    base = _base(tree, url, codec)
     refreshes += [
-        (attributes.get("content") or "", base)
+        (in_charset(attributes.get("content") or "", codec), base)
         for attributes in metas
         if (attributes.get("http-equiv") or "").strip().lower() == "refresh"
     ]
-    relations = [a for a in _children(head, "link") if a.get("rel") and a.get("href")]
+    relations = [
+        {**a, "href": in_charset(href, codec)}
+        for a in _children(head, "link")
+        if a.get("rel") and (href := a.get("href"))
+    ]
     title, declared = _title(tree), _declared_language(tree)
     links = extract_links(
-        tree, base, url, nofollow=_asks(asked, "nofollow"), alternates=_alternates(relations, base)
+        tree,
+        base,
+        url,
+        nofollow=_asks(asked, "nofollow"),
+        alternates=_alternates(relations, base),
+        codec=codec,
     )
     _unwrap_forms(tree)
     # Before what surrounds the text is removed: a heading may be in a block named "header".
@@ -524,10 +534,10 @@ def _title(tree: LexborHTMLParser) -> str:
     return ""
 
 
-def _base(tree: LexborHTMLParser, url: str) -> str:
+def _base(tree: LexborHTMLParser, url: str, codec: str) -> str:
     node = tree.css_first("base[href]")
     href = node.attributes.get("href") if node is not None else None
-    return (resolve(url, href) if href else None) or url
+    return (resolve(url, in_charset(href, codec)) if href else None) or url
 
 
 def _children(head: LexborNode | None, tag: str) -> list[dict[str, str | None]]:

@@ -18,6 +18,7 @@ different pages there. Where they serve the same page, clustering merges them.
 an error for anything else, because two spellings would silently become two rows.
 """
 
+import codecs
 import re
 from functools import lru_cache
 from hashlib import blake2b
@@ -35,6 +36,7 @@ __all__ = [
     "BadUrlError",
     "host",
     "host_named",
+    "in_charset",
     "normalise",
     "page_id",
     "page_row",
@@ -70,6 +72,9 @@ These names have no other use. ``sid``, ``s`` or ``session`` may well be a story
 or a talk at a conference: they stay, and clustering merges pages that are the same."""
 
 _DROPPED: Final = TRACKING_PARAMETERS | SESSION_PARAMETERS
+_QUERY_ERRORS: Final = "webindex-query"
+# What browsers mean by these charsets, as in `markup`.
+_SENT_IN: Final = {"shift_jis": "cp932", "euc_kr": "cp949", "iso8859-11": "cp874"}
 _HASH_TAIL: Final = 1 + 32
 _SHOWN: Final = 120
 _HOST = re.compile(r"(?:[a-z0-9_-]+\.)*[a-z0-9_-]+|\[[0-9a-f:.]+\]")
@@ -121,6 +126,38 @@ def resolve(base: str, href: str) -> str | None:
         return _clean(against + href, href)
     except (ValueError, TypeError):  # TypeError: a lone surrogate, which has no UTF-8 form
         return None
+
+
+def in_charset(href: str, codec: str) -> str:
+    """Return a reference of a page with its query as browsers send it: in the charset of the page.
+
+    They do so with the query alone, and not in Unicode's other charsets. A character that the
+    charset lacks is sent as in markup, ``&#228;``.
+
+    Args:
+        href: as it is written in the page.
+        codec: Python's name of the charset.
+    """
+    if href.isascii() or codec.startswith("utf"):
+        return href
+    before, mark, rest = href.partition("?")
+    query, hash_mark, fragment = rest.partition("#")
+    if query.isascii() or "#" in before:
+        return href
+    sent = (
+        chr(byte) if 0x20 < byte < 0x7F else f"%{byte:02X}"
+        for byte in query.encode(_SENT_IN.get(codec, codec), _QUERY_ERRORS)
+    )
+    return f"{before}{mark}{''.join(sent)}{hash_mark}{fragment}"
+
+
+def _as_in_markup(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeEncodeError)
+    lacking = error.object[error.start : error.end]
+    return "".join(f"%26%23{ord(letter)}%3B" for letter in lacking), error.end
+
+
+codecs.register_error(_QUERY_ERRORS, _as_in_markup)
 
 
 def surt(url: str) -> str:

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser
 
-from webindex.page.markup import decode, decode_xml, media_type
-from webindex.page.urls import resolve
+from webindex.page.markup import markup_of, media_type, xml_markup_of
+from webindex.page.urls import in_charset, resolve
 from webindex.rendering.css import decode_css, references_in
 
 __all__ = ["MOST_REFERENCES", "references_of_page", "references_of_style"]
@@ -65,12 +65,12 @@ def references_of_page(capture: Mapping[str, Any], body: bytes) -> list[str]:
     kind = media_type(content_type)
     if kind not in _HTML:
         return []
-    markup = (decode_xml if kind in _XML else decode)(body, content_type)
+    markup, codec = (xml_markup_of if kind in _XML else markup_of)(body, content_type)
     tree = LexborHTMLParser(markup, options=LexborDocumentOptions.WO_EVENTS)
     first = tree.css_first("base[href]")
     base = first.attributes.get("href") if first is not None else None
-    root = (resolve(url, base) if base else None) or url
-    return _resolved(root, _written(tree), own=url)
+    root = (resolve(url, in_charset(base, codec)) if base else None) or url
+    return _resolved(root, (in_charset(one, codec) for one in _written(tree)), own=url)
 
 
 def references_of_style(url: str, content_type: str, body: bytes) -> list[str]:
