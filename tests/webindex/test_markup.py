@@ -91,6 +91,8 @@ def test_japanese_charsets_have_the_signs_of_windows(label: str) -> None:
 def test_cyrillic_of_old_macintoshes_is_read() -> None:
     page = RUSSIAN.encode("mac_cyrillic")
     assert decode(page, "text/html; charset=x-mac-cyrillic") == RUSSIAN
+    declared = '<meta charset="X-Mac-Ukrainian">' + RUSSIAN
+    assert decode(declared.encode("mac_cyrillic"), "text/html") == declared
 
 
 @pytest.mark.parametrize("header", ["text/html", "text/html; charset=utf-16"])

@@ -58,6 +58,9 @@ _UNKNOWN: Final = {"x-mac-cyrillic": "mac_cyrillic", "x-mac-ukrainian": "mac_cyr
 _JIS: Final = ("euc_jp", "iso2022_jp")
 _JIS_ERRORS: Final = "webindex-jis"
 _SHIFT: Final = re.compile(rb"\x1b(?:\(([BJI])|\$([@B]))")
+_UNKNOWN_IN_PAGE: Final = re.compile(
+    rb"<meta[^>]*charset\s*=[\s\"']*(x-mac-(?:cyrillic|ukrainian))\b", re.IGNORECASE
+)
 _CHARSET = re.compile(r"charset\s*=[\s\"']*([\w.:-]+)", re.ASCII | re.IGNORECASE)
 # One in this many characters may be broken before a charset counts as wrong.
 _TOLERATED = 500
@@ -229,6 +232,8 @@ def _charsets(body: bytes, content_type: str | None) -> Iterator[str]:
     named = _CHARSET.search(content_type or "")
     name = named[1].lower() if named else ""
     from_header = _UNKNOWN.get(name) or (map_encoding_to_html5(name, False) if name else None)
+    if not from_header and (own := _UNKNOWN_IN_PAGE.search(body[:1024])) is not None:
+        yield _UNKNOWN[own[1].decode().lower()]
     declared = from_header or detect_encoding(body, from_html_meta=True) or "utf-8"
     if declared == "cp1252" and _is_utf8(body):
         yield "utf-8"
