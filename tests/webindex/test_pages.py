@@ -141,6 +141,27 @@ def test_tables_and_code_in_figures_are_text_and_captions_of_pictures_are_not() 
     assert "clay" not in page.text
 
 
+@pytest.mark.parametrize(
+    ("markup", "text"),
+    [
+        ("<b>茶</b>道", "茶道"),
+        ("<ruby>茶<rt>ちゃ</rt>道<rt>どう</rt></ruby>", "茶ちゃ道どう"),
+        ("<table><tr><td>月<td> 火 <td>水</table>", "月 火 水"),
+        ("<b>차</b>를", "차를"),
+        ("<em>là</em> <a href=/>o&ugrave;</a>", "là où"),
+        ("<i>x²</i>", "x²"),
+        ("<i>&#33590;</i>", "茶"),
+        ("<span>•</span><span>→</span>tea", "tea"),
+    ],
+)
+def test_short_words_by_themselves_are_text_and_signs_are_not(markup: str, text: str) -> None:
+    around = "<p>Green tea is made from leaves that are heated soon after the harvest.</p>" * 4
+    page = read(body=f"<main>{around}<div>begin {markup} end</div>{around}</main>")
+    found = page.text.partition("begin")[2].partition("end")[0]
+    assert found.split() == text.split()
+    assert page.outer_blocks is not None and page.outer_blocks["size"] == len(page.text)
+
+
 @pytest.mark.parametrize("tag", ["summary", "legend"])
 def test_words_of_two_blocks_stay_apart(tag: str) -> None:
     around = "details" if tag == "summary" else "fieldset"

@@ -13,6 +13,7 @@ only read. `parse_capture` does the same for a row of the repository.
 import re
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
+from html import unescape
 from typing import Any, Final, Literal
 
 import pycld2
@@ -98,6 +99,9 @@ _COMMENTS_NAME = re.compile(
 )
 _SHOWN: Final = ("pre", "table")
 """What the text of a page may be in although it is in a figure."""
+
+# All the text between two tags.
+_LONE: Final = re.compile(r">\s*+((?:[^<&\s]|&#?\w{1,31};){1,2})(?=\s*+<)")
 
 # Blocks that the extraction of text takes for words within a line.
 _BLOCK_END: Final = re.compile(r"</(?:summary|legend|dialog|search|menu|dir)>", re.IGNORECASE)
@@ -352,7 +356,8 @@ def _media_type(body: bytes, content_type: str | None) -> str:
 
 def _main_text(markup: str) -> tuple[str, str]:
     """The main text, with one block a line and in one line."""
-    tree = HTMLTree.parse(_BLOCK_END.sub(r"\g<0><br>", markup))
+    markup = _LONE.sub(_lengthened, _BLOCK_END.sub(r"\g<0><br>", markup))
+    tree = HTMLTree.parse(markup)
     # With formatting, adjacent blocks and table cells stay separate; whitespace is collapsed later.
     extracted = extract_plain_text(
         tree, preserve_formatting=True, main_content=True, list_bullets=False, alt_texts=False
@@ -366,6 +371,17 @@ def _main_text(markup: str) -> tuple[str, str]:
         )
         main = collapse(extracted)
     return extracted, main
+
+
+def _lengthened(lone: re.Match[str]) -> str:
+    """A text of few characters, so that the extraction does not take it for a sign.
+
+    It drops what takes three bytes by itself: bullets and arrows, but also a Chinese letter and
+    "où". A character without width makes them longer, and `collapse` removes it.
+    """
+    text = unescape(lone[1])
+    is_word = any(letter.isalnum() for letter in text) and len(text.encode("utf-8", "replace")) == 3
+    return f"{lone[0]}\u2060" if is_word and not text.isascii() else lone[0]
 
 
 def _without_surroundings(tree: LexborHTMLParser) -> str | None:
