@@ -152,6 +152,8 @@ def test_tables_and_code_in_figures_are_text_and_captions_of_pictures_are_not() 
         ("<i>x²</i>", "x²"),
         ("<i>&#33590;</i>", "茶"),
         ("<span>•</span><span>→</span>tea", "tea"),
+        ("<b>black</b> — <b>green</b>&mdash;<b>white</b>", "black — green—white"),
+        ("<b>black</b><i>▶</i><b>white</b> 5<i>€</i>", "black white 5€"),
     ],
 )
 def test_short_words_by_themselves_are_text_and_signs_are_not(markup: str, text: str) -> None:

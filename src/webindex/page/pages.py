@@ -11,6 +11,7 @@ only read. `parse_capture` does the same for a row of the repository.
 """
 
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from html import unescape
@@ -100,6 +101,7 @@ _COMMENTS_NAME = re.compile(
 _SHOWN: Final = ("pre", "table")
 """What the text of a page may be in although it is in a figure."""
 
+_BULLETS: Final = ("•", "‣", "⁃")
 # All the text between two tags.
 _LONE: Final = re.compile(r">\s*+((?:[^<&\s]|&#?\w{1,31};){1,2})(?=\s*+<)")
 
@@ -356,7 +358,7 @@ def _media_type(body: bytes, content_type: str | None) -> str:
 
 def _main_text(markup: str) -> tuple[str, str]:
     """The main text, with one block a line and in one line."""
-    markup = _LONE.sub(_lengthened, _BLOCK_END.sub(r"\g<0><br>", markup))
+    markup = _LONE.sub(_told_apart, _BLOCK_END.sub(r"\g<0><br>", markup))
     tree = HTMLTree.parse(markup)
     # With formatting, adjacent blocks and table cells stay separate; whitespace is collapsed later.
     extracted = extract_plain_text(
@@ -373,15 +375,18 @@ def _main_text(markup: str) -> tuple[str, str]:
     return extracted, main
 
 
-def _lengthened(lone: re.Match[str]) -> str:
-    """A text of few characters, so that the extraction does not take it for a sign.
+def _told_apart(lone: re.Match[str]) -> str:
+    """A short text by itself, so that the extraction keeps it; and a space for a symbol.
 
-    It drops what takes three bytes by itself: bullets and arrows, but also a Chinese letter and
-    "où". A character without width makes them longer, and `collapse` removes it.
+    The extraction drops what takes three bytes by itself, with the spaces around it: bullets and
+    arrows, but also dashes, a Chinese letter and "où". A character without width makes a text
+    longer, and `collapse` removes it.
     """
     text = unescape(lone[1])
-    is_word = any(letter.isalnum() for letter in text) and len(text.encode("utf-8", "replace")) == 3
-    return f"{lone[0]}\u2060" if is_word and not text.isascii() else lone[0]
+    if text.isascii() or len(text.encode("utf-8", "replace")) != 3:
+        return lone[0]
+    is_symbol = text in _BULLETS or unicodedata.category(text[-1]) in ("Sm", "So")
+    return "> " if is_symbol else f"{lone[0]}\u2060"
 
 
 def _without_surroundings(tree: LexborHTMLParser) -> str | None:
