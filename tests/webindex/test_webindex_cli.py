@@ -524,6 +524,11 @@ def test_a_reader_that_has_had_enough_hears_no_complaint(worked_off: Path) -> No
     assert process.returncode in (0, 1)
 
 
+def test_an_empty_name_of_a_repository_is_one_sentence() -> None:
+    # As of a variable that is not set.
+    assert is_error(call("summary", "--repo", ""), "'' names no folder")
+
+
 def test_what_the_encoding_of_the_output_lacks_is_escaped(worked_off: Path) -> None:
     korean = "https://httpd.apache.org/docs/2.4/ko/invoking.html"
     line = ("search", "--repo", worked_off, "apache 프로세스")

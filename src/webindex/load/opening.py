@@ -21,7 +21,7 @@ def open_repository(address: str, *, create: bool = False) -> Repository:
     try:
         repo = percola.open(address, create=False)
     except NotARepositoryError as error:
-        if os.path.exists(address):
+        if not address or os.path.exists(address):
             raise
         raise NotARepositoryError(
             f"There is no repository at {address}: 'webindex load' makes one from WARC files."
