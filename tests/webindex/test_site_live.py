@@ -14,7 +14,7 @@ import pytest
 from from_scratch import sample
 from site_client import Page, Served, article, empty, made, served
 
-from percola import Worker
+from percola import Observer, Worker, WorkerOptions
 from tests.support.children import Child, hear
 from webindex import reports as story
 from webindex import tables
@@ -185,6 +185,24 @@ def test_a_failure_is_counted_and_listed_with_its_page(
     [observer, cell, attempts, _, error] = letters.all("#letters tbody td")
     assert (observer, cell, attempts) == ("parse", f"{url} pages.capture", "5")
     assert error.startswith("zlib.error: ") and "Traceback" in error
+    assert letters.link("#letters a") == f"/page?url={quote(url, safe='')}"
+
+
+def test_a_page_that_cannot_be_rendered_is_listed_with_its_page(
+    empty: Served, wait_until: WaitUntil
+) -> None:
+    def fails(t: Any, row: str) -> None:
+        raise ValueError("The page crashed its tab.")
+
+    url = "https://a.example/tea?kind=green"
+    with empty.repo.transaction() as t:
+        t.notify(rendering.render_due, page_row(url))
+    rendering_fails = Observer(rendering.render_due, fails, "render")
+    options = WorkerOptions(threads=1, attempts=1, warn_unobserved=False)
+    Worker(empty.repo, [rendering_fails], options).run_until_idle()
+    wait_until(lambda: asked(empty)["samples"][-1]["failed"], what="it")
+    letters = part(empty, "letters")
+    assert letters.all("#letters tbody td")[:2] == ["render", f"{url} renders.due"]
     assert letters.link("#letters a") == f"/page?url={quote(url, safe='')}"
 
 

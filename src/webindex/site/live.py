@@ -17,6 +17,7 @@ from percola.inspection import Failure
 from percola.serve import Letter, Sampler
 from webindex import tables
 from webindex.load.resources import keeps_resources
+from webindex.page.urls import url_of_row
 from webindex.rendering import tables as rendering
 from webindex.reports import STEPS
 from webindex.serving import ServingError, ServingIndex
@@ -25,6 +26,15 @@ from webindex.site.shown import address
 from webindex.workers.processes import build_observers
 
 LATENCY_WINDOW_MS: Final = 60_000
+
+_NAMED_AS_PAGES: Final = {
+    one.name
+    for one in (
+        *(tables.pages, tables.aliases, tables.inlinks, tables.sitemaps, tables.listed),
+        *(rendering.resources, rendering.renders),
+    )
+}
+"""Tables whose rows are named after URLs."""
 
 _COUNTING_SHARE: Final = 50
 _COUNTING: Final = 5.0
@@ -82,9 +92,9 @@ class Pipeline(Sampler):
         """A dead letter under the URL that it concerns, with a link to that page's report."""
         url, table = "", failure.cell.table
         with self._repo.snapshot() as now:
-            if table == tables.pages.name:
+            if table in _NAMED_AS_PAGES:
                 capture = now.get(tables.capture, row)
-                url = capture["url"] if capture else ""
+                url = capture["url"] if capture else url_of_row(row) or ""
             elif table == tables.clusters.name:
                 members = now.get_row(tables.clusters, row, [tables.member]).family(tables.member)
                 url = min((member["url"] for member in members.values()), default="")
