@@ -290,6 +290,22 @@ def test_a_fork_waits_until_a_module_is_imported(monkeypatch: pytest.MonkeyPatch
     assert forked == ["True"]
 
 
+def test_a_fork_does_not_wait_for_what_its_own_thread_imports(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Forks(Slow):
+        def exec_module(self, module: ModuleType) -> None:
+            vars(module)["forked"] = in_child(lambda: True)
+
+    name = Slow.name
+    monkeypatch.setattr(sys, "meta_path", [Forks(), *sys.meta_path])
+    monkeypatch.setattr(forks, "_IMPORT_SECONDS", 3600.0)
+    try:
+        assert vars(importlib.import_module(name))["forked"] == "True"
+    finally:
+        sys.modules.pop(name, None)
+
+
 def test_several_threads_may_fork_at_once(local: Repository) -> None:
     def write(number: int) -> int:
         local.run(lambda t: t.set(length, f"{number}", number))

@@ -162,10 +162,17 @@ def _await_imports() -> None:
 
     Python does not free its lock on the module in the child, which would wait for it for ever.
     """
-    locks = getattr(importlib._bootstrap, "_module_locks", {})
     deadline = time.monotonic() + _IMPORT_SECONDS
-    while any(name.startswith(_OURS) for name in list(locks)) and time.monotonic() < deadline:
+    while _is_imported_elsewhere() and time.monotonic() < deadline:
         time.sleep(0.0001)
+
+
+def _is_imported_elsewhere() -> bool:
+    """Whether a thread other than this one imports a module of Percola's."""
+    locks = getattr(importlib._bootstrap, "_module_locks", {})
+    found = (lock() for name, lock in list(locks.items()) if name.startswith(_OURS))
+    me = threading.get_ident()
+    return any(lock is not None and getattr(lock, "owner", None) != me for lock in found)
 
 
 def _in_parent() -> None:
