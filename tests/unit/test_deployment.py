@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import tomllib
 import zipfile
 from collections.abc import Iterator
@@ -176,6 +177,35 @@ def test_the_image_has_the_classes_that_send_commits_to_hbase(tmp_path: Path) ->
         assert classes <= {Path(one).name for one in jar.namelist()}
     assert DOCKERFILE.index("COPY src src") < DOCKERFILE.index(building)
     assert DOCKERFILE.index(building) < DOCKERFILE.index("RUN uv pip install --python")
+
+
+def test_the_image_fetches_the_jars_of_hbase_and_copies_them_from_where_they_are(
+    tmp_path: Path,
+) -> None:
+    """A folder that the environment names is the user's: nothing is fetched into it."""
+    maven = tmp_path / "mvn"
+    maven.write_text(
+        "#!/bin/sh\n"
+        "for word; do case $word in -DoutputDirectory=*) folder=${word#*=} ;; esac; done\n"
+        'touch "$folder/fetched.jar"\n'
+    )
+    maven.chmod(0o755)
+    steps = re.findall(r"^RUN ((?:.*\\\n)*.*)", DOCKERFILE, re.MULTILINE)
+    [fetching] = [one for one in steps if "percola hbase-jars" in one]
+    percola = f"{sys.executable} -m percola.cli"
+    usual = {name: text for name, text in os.environ.items() if not name.startswith("PERCOLA_")}
+    subprocess.run(
+        ["sh", "-c", fetching.replace("/opt/percola/bin/percola", percola)],
+        env=usual | {"HOME": str(tmp_path / "root"), "PATH": f"{tmp_path}:{usual['PATH']}"},
+        check=True,
+    )
+    copied = dict(re.findall(r"^COPY --from=jars (\S+) (\S+)$", DOCKERFILE, re.MULTILINE))
+    assert set(copied.values()) == {"/opt/percola/hbase-client", "/opt/percola/hbase-server"}
+    for source in copied:
+        assert (tmp_path / source.removeprefix("/") / "fetched.jar").exists(), source
+    # Where the commands of the image look for them.
+    for variable, folder in re.findall(r"(PERCOLA_HBASE_\w*JARS)=(\S+)", DOCKERFILE):
+        assert folder in copied.values(), variable
 
 
 @pytest.mark.parametrize("name", PODS)
