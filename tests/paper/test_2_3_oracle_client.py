@@ -226,6 +226,21 @@ def test_the_oracle_of_another_repository_is_refused(
         mixed.close()
 
 
+@pytest.mark.parametrize("token", ["", "of others"])
+def test_an_oracle_of_others_stops_no_client_for_longer_than_its_own_is_away(token: str) -> None:
+    """As where the address of a machine that was replaced has come to others."""
+    store = MemoryStore()
+    with leading(token=token) as other:
+        with leading(store=store) as own:
+            oracle = NetworkOracle([own.address, other.address], source=own.ranges.source)
+            assert oracle.timestamp() == 1
+        with pytest.raises(StoreError, match=rf"{other.address} (is not the one|refuses)"):
+            oracle.timestamp()
+        with leading(own.address, store):
+            assert oracle.timestamp() == 2
+        oracle.close()
+
+
 def test_an_oracle_that_goes_backwards_is_found_out(wait_until: WaitUntil) -> None:
     store = MemoryStore()
     with OracleServer(store, HERE, above=1000) as server:

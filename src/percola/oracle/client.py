@@ -62,7 +62,8 @@ class NetworkOracle(Oracle):
 
     `timestamp` and `read_timestamp` raise StoreError if no oracle answers for `timeout_seconds`
     (twice that if they must wait for other threads' call first), or at once if one refuses the
-    token, is the oracle of another repository, or went backwards.
+    token, is the oracle of another repository, or went backwards. After one of the first two, the
+    next call asks the next address.
     """
 
     def __init__(
@@ -316,6 +317,7 @@ class _Line:
             except (LostError, RefusedError) as error:
                 if isinstance(error, RefusedError) and error.code in _IN_VAIN:
                     if not self._is_at_relay:
+                        self._move_on()
                         raise StoreError(_refused(address, error)) from error
                     told = str(error).rstrip(".")
                     log.warning("the relay at %s cannot be used: %s", address, told)
@@ -329,7 +331,11 @@ class _Line:
             else:
                 if self._is_at_relay:
                     self._relay_pause = _RELAY_SECONDS[0]
-                oracle.check_source(address, source)
+                try:
+                    oracle.check_source(address, source)
+                except StoreError:
+                    self._move_on()
+                    raise
                 return first, got
             if oracle.is_closed:
                 raise _closed()
@@ -341,10 +347,7 @@ class _Line:
                     f"No oracle handed out a timestamp for {oracle.timeout_seconds:g} s "
                     f"({told}). Is 'percola oracle' running there?"
                 ) from trouble
-            self._leave()
-            self._at = (self._at + 1) % len(oracle.asked)
-            if self._is_at_relay and time.monotonic() < self._relay_at:
-                self._at = 1
+            self._move_on()
             if tries % len(oracle.asked) == 0:
                 rounds = tries // len(oracle.asked)
                 time.sleep(min(left, backoff(self._rng, rounds, first=0.02, most=0.3)))
@@ -391,6 +394,13 @@ class _Line:
                 raise _closed()
             self._connection = made
         return made
+
+    def _move_on(self) -> None:
+        """Have the next address asked from now on: this one may refuse for ever."""
+        self._leave()
+        self._at = (self._at + 1) % len(self._oracle.asked)
+        if self._is_at_relay and time.monotonic() < self._relay_at:
+            self._at = 1
 
     def _leave(self) -> None:
         """Give up the connection to an oracle that refuses, for the next address."""
