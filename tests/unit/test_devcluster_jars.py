@@ -91,8 +91,12 @@ def test_own_jars_are_taken_as_they_are(home: Path) -> None:
     status, _, said = run(home, "install", "client", PERCOLA_HBASE_JARS=str(own))
     assert status == 1
     assert said == (
-        f"HBase's client jars cannot be had: there are none in {own}, which the environment "
-        "names.\n"
+        f"HBase's client jars cannot be had: there are none in {own}, which PERCOLA_HBASE_JARS "
+        "names, and nothing is fetched to a folder of yours: unset it to have them fetched.\n"
+    )
+    assert (
+        "which PERCOLA_HBASE_SERVER_JARS names"
+        in (run(home, "install", "server", PERCOLA_HBASE_SERVER_JARS=str(own))[2])
     )
     (own / "x.jar").touch()
     assert run(home, "install", "client", PERCOLA_HBASE_JARS=str(own)) == (0, f"{own}\n", "")

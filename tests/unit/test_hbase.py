@@ -134,7 +134,9 @@ def test_without_jars_an_error_says_how_to_get_them(
     with pytest.raises(StoreError, match=r"'percola hbase-jars client'"):
         client_jars()
     monkeypatch.setenv(JARS, str(tmp_path))
-    with pytest.raises(StoreError, match=f"not in {tmp_path}, which {JARS} names"):
+    # The command fetches nothing to a folder that the environment names.
+    told = f"not in {tmp_path}, which {JARS} names: .*or unset it and run 'percola hbase-jars"
+    with pytest.raises(StoreError, match=told):
         client_jars()
     jar = tmp_path / "hbase-shaded-client-2.6.4.jar"
     jar.touch()

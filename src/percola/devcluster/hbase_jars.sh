@@ -80,11 +80,13 @@ fail() {
 
 # Prints the folder of the set if it is there, whole, and of the versions named above.
 find_jars() {
-  local own=
-  [ "$set" != client ] || own=${PERCOLA_HBASE_JARS:-}
-  [ "$set" != server ] || own=${PERCOLA_HBASE_SERVER_JARS:-}
+  local variable= own=
+  [ "$set" != client ] || variable=PERCOLA_HBASE_JARS
+  [ "$set" != server ] || variable=PERCOLA_HBASE_SERVER_JARS
+  [ -z "$variable" ] || own=${!variable:-}
   if [ -n "$own" ]; then
-    compgen -G "$own/*.jar" >/dev/null || fail "there are none in $own, which the environment names."
+    compgen -G "$own/*.jar" >/dev/null ||
+      fail "there are none in $own, which $variable names, and nothing is fetched to a folder of yours: unset it to have them fetched."
     echo "$own"
   else
     cmp -s <(project "$set") "$cache/hbase-$set/pom.xml" && echo "$cache/hbase-$set"

@@ -74,11 +74,15 @@ def client_jars() -> list[Path]:
     found = sorted(folder.glob("*.jar"))
     if any(one.name.startswith("hbase-shaded-client") for one in found):
         return found
-    named = f", which {JARS} names" if own else ""
+    if own:
+        raise StoreError(
+            f"HBase's client is not in {folder}, which {JARS} names: have it name a folder that "
+            "holds hbase-shaded-client 2.6 and the jars that it needs, or unset it and run "
+            "'percola hbase-jars client', which fetches them with Maven."
+        )
     raise StoreError(
-        f"HBase's client is not in {folder}{named}: 'percola hbase-jars client' fetches it with "
-        f"Maven, or {JARS} names a folder that holds hbase-shaded-client 2.6 and the jars that it "
-        "needs."
+        f"HBase's client is not in {folder}: 'percola hbase-jars client' fetches it with Maven, or "
+        f"{JARS} names a folder that holds hbase-shaded-client 2.6 and the jars that it needs."
     )
 
 
