@@ -272,7 +272,7 @@ def test_what_a_process_reads_for_a_while_is_known_to_others_until_it_ends(
         ask(child, "hold_back", 17)
         wait_until(lambda: mine.oldest_held() == 17)
         wait_until(lambda: ask(child, "oldest_held") == 17)
-        assert mine.readers(17) == [f"process {child.pid}"]
+        assert mine.readers(17) == [f"process {child.pid} on {socket.gethostname()}"]
         ask(child, "hold_back", 30)
         wait_until(lambda: mine.oldest_held() == 30)
         ask(child, "hold_back", 0)

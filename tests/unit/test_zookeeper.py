@@ -162,7 +162,7 @@ class Nodes:
         self.writes: list[str] = []
         self.lose_answers = False
 
-    def create(self, path: str) -> None:
+    def create(self, path: str, data: bytes) -> None:
         self.writes.append(f"create {_ts(path)}")
         self.standing.add(path)
         if self.lose_answers:

@@ -1,7 +1,7 @@
 """§2.2, §2.4: one connection to ZooKeeper, with bounded waits and readable errors.
 
     ROOT/live/TOKEN          ephemeral: a liveness token (`percola.coordination.zookeeper.session`)
-    ROOT/held/TS-NAME        ephemeral: a process reads at TS (see `…zookeeper.coordination`)
+    ROOT/held/TS-PID-…       ephemeral: a process reads at TS (see `…zookeeper.coordination`)
     ROOT/observers           changes whenever observers are announced
 
 The driver keeps one session, and opens another when it is lost. All requests are asynchronous,
@@ -225,11 +225,11 @@ class Connection:
             return []
         return sorted(found)
 
-    def create(self, path: str) -> None:
-        """Create an ephemeral node without data; no effect if it exists."""
+    def create(self, path: str, data: bytes) -> None:
+        """Create an ephemeral node; no effect if it exists."""
         self.make_folders()
         try:
-            self.ask(lambda client: client.create_async(path, b"", self.acl, ephemeral=True))
+            self.ask(lambda client: client.create_async(path, data, self.acl, ephemeral=True))
         except NodeExistsError:
             return
         except NoNodeError:

@@ -1,7 +1,8 @@
 """§2.2, §2.4: coordination between machines, with ZooKeeper in the role of Chubby.
 
     liveness tokens      ephemeral nodes of one session a process; see `session`
-    active reads (P12)   ROOT/held/TS-NAME: ephemeral, of processes that have read at TS for a while
+    active reads (P12)   ROOT/held/TS-PID-…: ephemeral, of processes that have read at TS for a
+                         while; its data is the name of the machine
     row locks, wake-ups  served beside the oracle (`percola.coordination.lock_service`): in
                          ZooKeeper every one of them would be a write on most servers
 
@@ -16,6 +17,7 @@ import contextlib
 import os
 import re
 import secrets
+import socket
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -24,7 +26,7 @@ from percola.coordination.base import Coordination
 from percola.coordination.lock_service.base import LockService
 from percola.coordination.wake_ups import Place
 from percola.coordination.zookeeper.connection import Settings
-from percola.coordination.zookeeper.session import TURN_SECONDS, Session
+from percola.coordination.zookeeper.session import TURN_SECONDS, Session, getting
 from percola.errors import RepositoryError, UsageError
 from percola.platform import fork_safety as forks
 from percola.rpc.client import is_host
@@ -154,8 +156,14 @@ class ZooKeeperCoordination(Coordination):
         return min([ts for ts in (*stamps, self._held.ts) if ts], default=None)
 
     def readers(self, ts: int) -> list[str]:
-        names = self._session.connected().children(self._settings.path("held"))
-        return [f"process {one.split('-')[1]}" for one in names if _stamp(one) == ts and "-" in one]
+        connection, held = self._session.connected(), self._settings.path("held")
+        names = [one for one in connection.children(held) if _stamp(one) == ts and "-" in one]
+        calls = [getting(f"{held}/{name}") for name in names]
+        return [
+            _reader(name, answer[0])
+            for name, answer in zip(names, connection.ask_each(calls), strict=True)
+            if answer is not None
+        ]
 
     # --- Advisory row locks, wake-ups -----------------------------------------------------
 
@@ -255,7 +263,7 @@ class Held:
             return True
         if wanted and not self._published.get(wanted):
             self._published[wanted] = False
-            connection.create(self._path(wanted))
+            connection.create(self._path(wanted), socket.gethostname().encode())
             self._published[wanted] = True
         for old in [ts for ts in self._published if ts != wanted]:
             connection.delete(self._path(old))
@@ -269,3 +277,9 @@ class Held:
 def _stamp(name: str) -> int:
     stamp = name.partition("-")[0]
     return int(stamp) if stamp.isdecimal() else 0
+
+
+def _reader(name: str, host: bytes) -> str:
+    """A process that reads, by its node: earlier releases do not say on which machine."""
+    process = f"process {name.split('-')[1]}"
+    return f"{process} on {host.decode(errors='replace')}" if host else process

@@ -177,7 +177,7 @@ class Session:
         """The data of the nodes of all live tokens."""
         connection, live = self.connection, self._settings.path("live")
         tokens = connection.children(live)
-        calls = [_getting(f"{live}/{token}") for token in tokens]
+        calls = [getting(f"{live}/{token}") for token in tokens]
         found: list[dict[str, object]] = []
         for token, answer in zip(tokens, connection.ask_each(calls), strict=True):
             if answer is None:
@@ -366,7 +366,7 @@ class Session:
 
     def _agree(self, token: str) -> int:
         """Compare our observers with others'; returns the version of the last announcement."""
-        call = _getting(self._settings.path("observers"))
+        call = getting(self._settings.path("observers"))
         try:
             version: int = self.connection.ask(call)[1].version
         except NoNodeError:
@@ -407,7 +407,8 @@ class Session:
         return json.dumps(process).encode()
 
 
-def _getting(path: str) -> Callable[[Any], Any]:
+def getting(path: str) -> Callable[[Any], Any]:
+    """The request for a node's data."""
     return lambda client: client.get_async(path)
 
 
