@@ -217,6 +217,16 @@ def test_conditions_that_no_filter_can_hold_are_refused_in_words() -> None:
             predicate(conditions)
 
 
+def test_what_does_not_fit_is_told_with_its_row_and_table() -> None:
+    """Of a job that writes many rows, nobody knew which one was meant."""
+    store = BigtableStore(PLACE)
+    with pytest.raises(RowTooLongError, match=r"row of 5000 bytes in the table 'docs' .*b'a{60}'"):
+        store.check_row("docs", b"a" * 5000)
+    wide = RowMutation("docs", b"wide", prewrite(1_000, 20), [Put(Kind.LOCK, b"c", 5, b"")])
+    with pytest.raises(TransactionTooLargeError, match=r"b'wide' of the table 'docs' .*fewer"):
+        plan(Calls(PLACE, request_seconds=1, timeout_seconds=1), wide, listing=False)
+
+
 @pytest.mark.parametrize("length", [1, 20, 400])
 def test_what_could_be_locked_can_be_committed(length: int) -> None:
     most = 1
@@ -235,12 +245,12 @@ def test_a_row_mutation_beyond_what_bigtable_takes_at_once_is_refused() -> None:
     store = BigtableStore(PLACE)
     large = bytes(50 * 1024 * 1024)
     puts = [Put(Kind.DATA, b"%d" % i, 5, large) for i in range(2)]
-    with pytest.raises(ValueTooLargeError, match="fewer columns"):
+    with pytest.raises(ValueTooLargeError, match=r"the row b'r' of the table 't' .*fewer columns"):
         store.check_sizes([RowMutation("t", b"r", (), puts)])
     many = [Put(Kind.LOCK, b"%d" % i, 5, b"") for i in range(100_000)]
     with pytest.raises(ValueTooLargeError, match="fewer columns"):
         store.check_sizes([RowMutation("t", b"r", (), many)])
-    with pytest.raises(RowTooLongError, match="column of 20000"):
+    with pytest.raises(RowTooLongError, match=r"column of 20000 bytes in the row b'r' of the"):
         store.check_sizes([RowMutation("t", b"r", (), [Put(Kind.LOCK, b"c" * 20_000, 5, b"")])])
 
 

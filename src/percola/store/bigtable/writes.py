@@ -21,7 +21,12 @@ import grpc
 from google.cloud.bigtable_v2 import types
 
 from percola.cells import Kind
-from percola.errors import OutcomeUnknownError, StoreError, UnknownTableError
+from percola.errors import (
+    OutcomeUnknownError,
+    StoreError,
+    TransactionTooLargeError,
+    UnknownTableError,
+)
 from percola.store.base import Condition, Put, RowMutation
 from percola.store.bigtable.client import (
     Calls,
@@ -78,7 +83,12 @@ def plan(calls: Calls, mutation: RowMutation, listing: bool) -> Plan:
     Raises TransactionTooLargeError, or StoreError for a timestamp that does not fit.
     """
     table, row, conditions = mutation.table, mutation.row, mutation.conditions
-    made = predicate(conditions) if conditions else None
+    try:
+        made = predicate(conditions) if conditions else None
+    except TransactionTooLargeError as error:
+        raise TransactionTooLargeError(
+            f"The row {row[:60]!r} of the table {table!r} cannot be changed: {error}"
+        ) from error
     changes = []
     for change in mutation.changes:
         family, column, ts = FAMILIES[change.kind], change.column, change.ts

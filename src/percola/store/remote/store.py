@@ -41,6 +41,8 @@ from percola.store.remote.reads import Columns, Reading
 from percola.store.remote.shared_row import SHARED_TABLE, SharedRow
 
 _COLUMN_BYTES: Final = 16_000
+_SHOWN: Final = 60
+"""The most bytes of a row in a message."""
 
 
 class RemoteStore(Store):
@@ -158,8 +160,9 @@ class RemoteStore(Store):
         # Keys of the index are a row and somewhat more, for which the databases leave room.
         if len(row) > self.limits.row_bytes and table != FEED_TABLE:
             raise RowTooLongError(
-                f"A row of {len(row)} bytes does not fit: {self.database} takes up to "
-                f"{self.limits.row_bytes}."
+                f"A row of {len(row)} bytes in the table {table!r} does not fit: {self.database} "
+                f"takes rows of up to {self.limits.row_bytes} bytes. Use a hash of the row's end "
+                f"and keep the whole in a column. It begins with {row[:_SHOWN]!r}."
             )
 
     def check_sizes(self, batch: Sequence[RowMutation]) -> None:
@@ -171,17 +174,17 @@ class RemoteStore(Store):
             for change in mutation.changes:
                 if len(change.column) > _COLUMN_BYTES:
                     raise RowTooLongError(
-                        f"A column of {len(change.column)} bytes does not fit: {self.database} "
-                        f"takes up to {_COLUMN_BYTES}."
+                        f"A column of {len(change.column)} bytes in {_place_of(mutation)} does not "
+                        f"fit: {self.database} takes up to {_COLUMN_BYTES}."
                     )
                 if isinstance(change, Put):
                     size += len(change.value)
             if size > most_bytes or (most is not None and count > most):
                 changes = "" if most is None else f"{most} changes with "
                 raise ValueTooLargeError(
-                    f"{count} changes of one row with {size} bytes do not fit: {self.database} "
-                    f"takes up to {changes}{most_bytes} bytes at once. Write fewer columns of a "
-                    "row in one transaction."
+                    f"{count} changes with {size} bytes in {_place_of(mutation)} do not fit: "
+                    f"{self.database} takes up to {changes}{most_bytes} bytes in a row at once. "
+                    "Write fewer columns of a row in one transaction."
                 )
 
     def tablets(self, table: str) -> list[Tablet]:
@@ -316,3 +319,8 @@ class RemoteStore(Store):
     def statistics(self) -> dict[str, int]:
         """The number of calls made to the database, by name."""
         return dict(self._calls.made)
+
+
+def _place_of(mutation: RowMutation) -> str:
+    """The row of a mutation, for messages."""
+    return f"the row {mutation.row[:_SHOWN]!r} of the table {mutation.table!r}"
