@@ -714,7 +714,9 @@ class _Copy:
         if len(value) > self._store.limits.value_bytes:
             raise ValueTooLargeError(
                 f"{cell} has a value of {len(value):,} bytes, and the target takes up to "
-                f"{self._store.limits.value_bytes:,}. Nothing of its row was copied."
+                f"{self._store.limits.value_bytes:,}. Write a shorter one or delete the cell; then "
+                "delete the target and copy again, as a copy that is resumed has the value of its "
+                "timestamp."
             )
         return [written, Put(Kind.DATA, cell.column, start_ts, value)]
 
