@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import grpc
 import network_claims
 import pytest
 from emulator import Emulator, Relay, repository
@@ -17,6 +18,7 @@ from percola.cells import MAX_TS, Cell, Kind
 from percola.errors import OutcomeUnknownError, StoreError
 from percola.oracle.embedded import EmbeddedOracle
 from percola.store.base import Condition, RowMutation, Store
+from percola.store.bigtable import client
 from percola.store.bigtable.store import BigtableStore
 from percola.store.memory import MemoryStore
 from percola.store.walks import walk_kind
@@ -331,3 +333,32 @@ def test_no_request_for_rows_is_longer_than_google_takes(
     found = store.scan_rows("t", rows, 9, limit=1000)
     assert found == {row: [(Cell("t", row, COLUMN), state)] for row in rows}
     assert max(sizes) < 512 * 1024
+
+
+# --- Interrupts -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("interrupted", [True, False])
+def test_a_channel_whose_answers_nobody_receives_is_replaced(
+    emulator: Emulator, monkeypatch: pytest.MonkeyPatch, interrupted: bool
+) -> None:
+    """After Ctrl-C, gRPC may take the thread that receives a channel's answers for started."""
+    monkeypatch.setattr(client, "_GRACE_SECONDS", 0.2)
+    store = emulator.store(tables=["t"], request_seconds=0.5)
+    start = grpc._channel._run_channel_spin_thread
+
+    def start_none(state: object) -> None:
+        monkeypatch.setattr(grpc._channel, "_run_channel_spin_thread", start)
+        if interrupted:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(grpc._channel, "_run_channel_spin_thread", start_none)
+    absent = [Condition(False, Kind.LOCK, COLUMN, 0, MAX_TS)]
+    first, second = (
+        [RowMutation("t", b"%d" % row, absent, [lock(COLUMN, 5)]) for row in rows]
+        for rows in ((1, 2), (3, 4))
+    )
+    with pytest.raises(KeyboardInterrupt if interrupted else OutcomeUnknownError):
+        in_thread(lambda: store.mutate(first)).result(DEADLINE / 6)
+    assert grpc._channel._run_channel_spin_thread is start, "it was called"
+    assert in_thread(lambda: store.mutate(second)).result(DEADLINE / 6) == [True, True]

@@ -84,6 +84,9 @@ _REFUSED: Final = frozenset(
 )
 
 
+_GRACE_SECONDS: Final = 5.0
+"""Seconds after a call's deadline, by which gRPC must have ended it."""
+
 _KEY_FILE: Final = "GOOGLE_APPLICATION_CREDENTIALS"
 
 _TOO_LONG: Final = "exceeds the limit of"
@@ -235,14 +238,37 @@ class Calls(RemoteCalls):
         With `alone`, wait and return the answer itself, which is faster.
         """
         method = self.method(DATA, name, answer)
-        # Nothing is sent before there is a connection, so waiting for one is safe.
-        return self._make(
-            name,
-            method if alone else method.future,
-            request,
-            metadata=self.headers(table),
-            wait_for_ready=True,
-        )
+        try:
+            # Nothing is sent before there is a connection, so waiting for one is safe.
+            return self._make(
+                name,
+                method if alone else method.future,
+                request,
+                metadata=self.headers(table),
+                wait_for_ready=True,
+            )
+        except grpc.RpcError:
+            raise
+        except BaseException:
+            if not alone:
+                # Ctrl-C: gRPC may take the thread that receives the channel's answers for started.
+                self.renew()
+            raise
+
+    def answer_of(self, call: Any) -> Any:
+        """Wait for the answer to a write that `send` returned; TimeoutError if none will come."""
+        try:
+            return call.result(self.request_seconds + _GRACE_SECONDS)
+        except grpc.FutureTimeoutError as error:
+            self.renew()
+            raise TimeoutError from error
+
+    def renew(self) -> None:
+        """Have later calls use another channel; those under way on this one go on."""
+        with self._guard:
+            # Closing one whose answers nobody receives would wait for its calls for ever.
+            keep_inherited(self._channels, self._methods)
+            self._channels, self._methods = {}, {}
 
     def send_many(self, name: str, request: Any, answer: Any, table: str) -> Any:
         """Send a write whose answers are a stream; return the stream."""

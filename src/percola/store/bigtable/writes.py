@@ -274,7 +274,7 @@ class Writing:
         one = self._plans[places[0]]
         try:
             if one.conditional is not None:
-                matched = call.result().predicate_matched
+                matched = self._calls.answer_of(call).predicate_matched
                 self._results[places[0]] = matched is one.holds_if_any
             else:
                 self._gather(places, call, table)
@@ -282,6 +282,13 @@ class Writing:
             failure = self._failure(error, table)
             failure.__cause__ = error
             self._failures.append(failure)
+        except TimeoutError as error:
+            unanswered = OutcomeUnknownError(
+                f"{self._calls.place} did not answer while changing the table {table!r}: it may or "
+                "may not have been applied (gRPC has lost the call)."
+            )
+            unanswered.__cause__ = error
+            self._failures.append(unanswered)
         except grpc.FutureCancelledError as error:
             unknown = OutcomeUnknownError(
                 f"The store was closed while changing the table {table!r}: what was under way may "
