@@ -363,3 +363,23 @@ def test_p7_a_store_that_refuses_the_commit_point_leaves_nothing_and_says_so(
     store.hook = None
     assert ground.left_over(bank, Kind.LOCK) == [], "a reader would wait for them"
     assert list(repo.snapshot().scan(bank)) == []
+
+
+def test_a_transaction_that_is_interrupted_while_it_locks_its_primary_leaves_no_lock(
+    ground: Ground,
+) -> None:
+    """Others would wait for as long as its process lives, up to the lock's time to live."""
+    store, repo = behind_a_seam(ground)
+
+    def interrupt(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
+        applied = apply()
+        if phase(mutation) == "prewrite" and mutation.row == b"a":
+            raise KeyboardInterrupt
+        return applied
+
+    store.hook = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        transfer(repo, 5)
+    store.hook = None
+    assert ground.left_over(bank, Kind.LOCK) == []
+    assert list(repo.snapshot().scan(bank)) == []

@@ -62,6 +62,7 @@ from percola.errors import (
     CommitUnknownError,
     ConflictError,
     OutcomeUnknownError,
+    PercolaError,
     RepositoryClosedError,
     RepositoryError,
     RolledBackError,
@@ -287,6 +288,14 @@ class TwoPhaseCommit:
                     self._uncertain = True
                     unanswered = error
                     applied = [False] * len(waiting)
+                except PercolaError:
+                    raise
+                except BaseException:
+                    # An interrupt: the rows may be locked, and `undo` is to know of them.
+                    self._uncertain = True
+                    for mutation in waiting:
+                        self._note_locked(mutation)
+                    raise
                 refused = []
                 for mutation, done in zip(waiting, applied, strict=True):
                     if done:
