@@ -436,6 +436,20 @@ def test_n7_where_little_is_dirty_one_call_finds_it_and_a_random_row_begins(grou
     assert len(first) > 3
 
 
+def test_on_a_network_a_backlog_is_begun_anywhere_without_asking_for_tablets_again(
+    ground: Ground,
+) -> None:
+    stage = Stage(ground)
+    stage.repo = ground.repo(TABLES, store=stage.store, clock=stage.clock, prefetches=True)
+    stage.scan_with([observer(target, name="count")(lambda t, row: stage.ran.append(row))])
+    for _ in range(5):
+        put_all(stage.repo, target, {f"{number:04}": "x" for number in range(600)})
+        stage.look()
+        stage.clock.now += 5
+    assert len(stage.ran) >= 3000
+    assert stage.store.looks.count("tablets of links") == 1
+
+
 def test_a_scanner_whose_store_fails_is_not_well_until_a_look_succeeds(stage: Stage) -> None:
     def fail(table: str) -> None:
         raise StoreError("the region moves")

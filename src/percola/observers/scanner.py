@@ -363,16 +363,18 @@ class Scanner:
 
     def _random_start(self, table: str, entries: Sequence[tuple[Cell, int, bytes]]) -> bytes:
         """A random dirty row near a random key; `entries` are the table's first notify entries."""
-        tablet = self._rng.choice(self._context.store.tablets(table))
-        low, high = tablet.start, tablet.end
+        if self._context.prefetch is None:  # Nothing has to be asked over a network.
+            self._starts.pop(table, None)
+        bounds = [b"", *self._starts_of(table), b""]
+        start, end = low, high = self._rng.choice([*itertools.pairwise(bounds)])
         if seen := self._seen.get(table):
             first, last = max(low, seen[0]), min(high or seen[1], seen[1])
             low, high = (first, last) if first < last else (low, high)
         key = _random_key(low, high, self._rng)
         scan, most = self._context.store.scan_kind, self._chunk
-        near = scan(Kind.NOTIFY, table, key, tablet.end, most)[0]
+        near = scan(Kind.NOTIFY, table, key, end, most)[0]
         if len(near) < most:  # Or the last rows of a tablet would be begun at more often.
-            near += scan(Kind.NOTIFY, table, tablet.start, key, most - len(near))[0]
+            near += scan(Kind.NOTIFY, table, start, key, most - len(near))[0]
         # From the end of a tablet without dirty rows all would go to the very first ones.
         near = near or [*entries]
         return self._rng.choice(near)[0].row if near else key
