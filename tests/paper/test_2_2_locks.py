@@ -389,6 +389,22 @@ def test_a_commit_that_meets_many_dead_locks_tries_again_once(
     assert pair.read(rows) == [2] * len(rows)
 
 
+def test_a_commit_in_two_phases_settles_many_dead_locks_in_a_few_calls(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = "abcdefghijklmnopqrstuvwxyz"
+    mutated: list[object] = []
+    store = heard(pair.ground.store, mutate=lambda *call: mutated.append(call))
+    with pair.dead_writer("commit", "a", rows=rows):
+        monkeypatch.setattr(pair.ground.store, "mutate", store.mutate)
+        with pair.other.transaction(two_phase=True) as t:
+            for row in rows:
+                t.set(bal, row, 2)
+        # Each row's lock by itself would be 26.
+        assert len(mutated) < 15
+    assert pair.read(rows) == [2] * len(rows)
+
+
 def test_a_commit_that_meets_a_dead_lock_and_then_a_live_one_leaves_the_live_one_alone(
     pair: Pair,
 ) -> None:

@@ -302,6 +302,8 @@ class TwoPhaseCommit:
                         self._note_locked(mutation)
                     else:
                         refused.append(mutation)
+                if len(refused) > 1:
+                    self._settle_locks(refused)
                 waiting = [m for m in refused if not self._explain_refusal(m)]
                 if not waiting:
                     break
@@ -367,6 +369,23 @@ class TwoPhaseCommit:
         observed = self._context.columns.get((cell.table, cell.column)) is True
         return observed and self._writes[cell][0] != _LOCK
 
+    def _settle_locks(self, refused: Iterable[RowMutation]) -> None:
+        """Settle the locks that dead transactions have left in refused rows, many in one call.
+
+        Raises ConflictError for a live owner's lock.
+        """
+        store, start_ts = self._context.store, self._start_ts
+        cells = (Cell(one.table, one.row, column) for one in refused for column in _locked_by(one))
+        locks = (
+            (cell, lock_ts, raw)
+            for cell in cells
+            for lock_ts, raw in store.entries(cell, Kind.LOCK, 0, MAX_TS)
+            if lock_ts != start_ts
+        )
+        for cell, lock_ts, _ in self._context.resolver.undecided(locks):
+            # Never wait here: two transactions may want each other's cells (P14).
+            raise ConflictError(cell, start_ts, lock_ts, locked=True)
+
     def _explain_refusal(self, mutation: RowMutation) -> bool:
         """Why a row's prewrite was refused: True if it had been applied after all (P6).
 
@@ -382,7 +401,6 @@ class TwoPhaseCommit:
                 if lock_ts == start_ts:
                     own += 1
                 elif not self._context.resolver.try_resolve(cell, lock_ts, raw):
-                    # Never wait here: two transactions may want each other's cells (P14).
                     raise ConflictError(cell, start_ts, lock_ts, locked=True)
             low = start_ts
             for commit_ts, raw in reversed(store.entries(cell, Kind.WRITE, start_ts, MAX_TS)):
