@@ -342,9 +342,11 @@ def test_a_query_is_not_completed_to_what_only_deleted_documents_have(index: Tan
             *(document(f"https://b.example/{n}", f"word{n}") for n in range(100)),
         ]
     )
-    assert index.complete("zebul") == ["zebulon quackenbush", "zebuline", "zebulon"]
+    found_first = index.complete("zebul")
+    # OpenSearch does not list words.
+    assert found_first in (["zebulon quackenbush", "zebuline", "zebulon"], ["zebulon quackenbush"])
     index.apply([], [("https://a.example/1", 2)])
-    assert index.complete("zebul") == ["zebuline"]
+    assert index.complete("zebul") == [one for one in found_first if one == "zebuline"]
     assert found(index.search("zebulon")) == [], "it is no beginning of another word"
     index.apply([document("https://a.example/3", "zebulons are many")])
     assert found(index.search("zebulon")) == ["https://a.example/3"], "it is unfinished now"
