@@ -28,6 +28,7 @@ from stores import (
 from percola import ConflictError, Repository, RolledBackError, Table
 from percola.cells import Kind, Op, decode_lock, decode_write
 from percola.store.base import RowMutation
+from percola.transactions import read_cache
 from percola.transactions.lock_resolver import ROLLED_BACK
 
 bank = Table("bank")
@@ -309,6 +310,12 @@ def test_p8_each_reader_watches_for_itself(pair: Pair) -> None:
     assert isinstance(committing.exception(20), RolledBackError)
 
 
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit locks few rows in one call, so that one of 65 rows takes many."""
+    monkeypatch.setattr(read_cache, "BATCH_ROWS", 20)
+
+
 def long_commit(pair: Pair, rows: int) -> Future[int]:
     """A commit of many batches that stops between them, as its clock says, every 4 seconds."""
     t = pair.writer.transaction(two_phase=True)
@@ -318,7 +325,9 @@ def long_commit(pair: Pair, rows: int) -> Future[int]:
     return in_thread(t.commit)
 
 
-def test_p8_a_long_commit_refreshes_its_lock_and_is_left_alone(pair: Pair) -> None:
+def test_p8_a_long_commit_refreshes_its_lock_and_is_left_alone(
+    pair: Pair, small_batches: None
+) -> None:
     """Each batch takes longer than a third of the time to live; a reader watches all along."""
     resolver, primary = pair.other.context.resolver, cell_of(bal, "00000")
     phases: list[str] = []
@@ -326,7 +335,7 @@ def test_p8_a_long_commit_refreshes_its_lock_and_is_left_alone(pair: Pair) -> No
 
     def slow(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
         phases.append(phase(mutation))
-        if mutation.row in (b"00001", b"02001", b"04001", b"06001") and phases[-1] == "prewrite":
+        if mutation.row in (b"00001", b"00021", b"00041", b"00061") and phases[-1] == "prewrite":
             pair.writer_clock.now += TTL * 0.6
             pair.clock.now += TTL * 0.6
             raw = pair.ground.entries(bal, "00000", Kind.LOCK)[0][1]
@@ -334,19 +343,21 @@ def test_p8_a_long_commit_refreshes_its_lock_and_is_left_alone(pair: Pair) -> No
         return apply()
 
     pair.seam.hook = slow
-    long_commit(pair, 6500).result(100)
+    long_commit(pair, 65).result(100)
     assert phases.count("refresh") >= 3
     assert judged == [False] * 4
-    assert pair.other.snapshot().get(bal, "06499") == 1
+    assert pair.other.snapshot().get(bal, "00064") == 1
 
 
-def test_p8_a_heartbeat_does_not_create_a_lock_that_is_gone(pair: Pair) -> None:
+def test_p8_a_heartbeat_does_not_create_a_lock_that_is_gone(
+    pair: Pair, small_batches: None
+) -> None:
     """Scenario 7: rolled back meanwhile, the long commit must notice and not revive itself."""
     phases: list[str] = []
 
     def undo(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
         phases.append(phase(mutation))
-        if mutation.row == b"02100" and phases[-1] == "prewrite":
+        if mutation.row == b"00021" and phases[-1] == "prewrite":
             pair.writer_clock.now += TTL
             pair.ground.alive.discard("writer")
             assert pair.other.snapshot().get(bal, "00000") is None
@@ -354,7 +365,7 @@ def test_p8_a_heartbeat_does_not_create_a_lock_that_is_gone(pair: Pair) -> None:
         return apply()
 
     pair.seam.hook = undo
-    committing = long_commit(pair, 5000)
+    committing = long_commit(pair, 50)
     assert isinstance(committing.exception(100), RolledBackError)
     assert "refresh" in phases
     assert pair.ground.lock_holders(bal, "00000") == []

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar
+from unittest import mock
 
 from percola import Repository, StoreError, TransientError
+from percola.gc import collector
 from percola.gc.collector import GarbageCollector
 from percola.testing.histories.recorder import RecordedTransaction
 from percola.testing.simulation import Client, Simulation, Sizes
@@ -28,6 +31,10 @@ class Collecting(Bank):
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation)
         self._collectors: dict[str, GarbageCollector] = {}
+
+    def patched(self) -> AbstractContextManager[Any]:
+        """Many versions of a cell need not be thousands."""
+        return mock.patch.multiple(collector, _VERSIONS=2, _CHANGES=3)
 
     def turn(self, client: Client, number: int) -> None:
         if client.number == 1 or client.rng.random() < 0.1:
