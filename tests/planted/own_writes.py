@@ -53,8 +53,9 @@ PLANTED = [
         "one-lock-resolved-for-each-attempt-to-commit",
         "A commit that meets a dead transaction's locks resolves one, and tries again for each.",
         f"{_LOCKS}::test_a_commit_that_meets_many_dead_locks_tries_again_once",
-        old="context.resolver.undecided(locks):",
-        new="context.resolver.undecided(itertools.islice(locks, 1)):",
+        old="settle_or_conflict(resolver.locks_on(self._writes), self.start_ts)",
+        new="settle_or_conflict(itertools.islice(resolver.locks_on(self._writes), 1), "
+        "self.start_ts)",
     ),
     in_file("src/percola/transactions/two_phase.py", _LOCKS)(
         "dead-locks-of-refused-rows-settled-one-by-one",

@@ -49,7 +49,7 @@ from percola.cells import (
 )
 from percola.clock import Clock, backoff
 from percola.coordination.base import Coordination
-from percola.errors import LockTimeoutError
+from percola.errors import ConflictError, LockTimeoutError
 from percola.platform import fork_safety as forks
 from percola.store.base import Condition, Delete, Put, RowMutation, Store
 from percola.transactions.read_cache import batches
@@ -239,6 +239,21 @@ class LockResolver:
         while some := list(itertools.islice(left, _TOGETHER)):
             _, undecided = self.try_resolve_all(some)
             yield from (one for one in some if one[1] in undecided)
+
+    def settle_or_conflict(self, locks: Iterable[tuple[Cell, int, bytes]], start_ts: int) -> None:
+        """Remove the locks of ended transactions, in the way of the one that began at `start_ts`.
+
+        Raises ConflictError for that of a live one. It never waits: two transactions may want each
+        other's cells (P14).
+        """
+        for cell, lock_ts, _ in self.undecided(locks):
+            raise ConflictError(cell, start_ts, lock_ts, locked=True)
+
+    def locks_on(self, cells: Iterable[Cell]) -> Iterator[tuple[Cell, int, bytes]]:
+        """The locks on cells."""
+        for cell in cells:
+            for start_ts, raw in self._store.entries(cell, Kind.LOCK, 0, MAX_TS):
+                yield cell, start_ts, raw
 
     def settle(self, cell: Cell, start_ts: int, lock: LockRecord, fate: Fate) -> None:
         """Replace a decided transaction's lock by its write record, or remove it."""

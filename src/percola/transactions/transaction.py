@@ -18,7 +18,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from percola.cells import INLINE_BYTES, MAX_TS, NO_CHANGE, Cell, Kind, LastChange, Op, encode_write
+from percola.cells import INLINE_BYTES, NO_CHANGE, Cell, Kind, LastChange, Op, encode_write
 from percola.codecs import V
 from percola.errors import (
     ConflictError,
@@ -325,14 +325,8 @@ class Transaction(Snapshot, TransactionBase):
         All of them in one pass: a dead transaction may have locked many of the cells, and the store
         names only the first lock that it meets. Raises ConflictError for a live owner's lock.
         """
-        context = self._context
-        locks = (
-            (cell, start_ts, raw)
-            for cell in self._writes
-            for start_ts, raw in context.store.entries(cell, Kind.LOCK, 0, MAX_TS)
-        )
-        for cell, start_ts, _ in context.resolver.undecided(locks):
-            raise ConflictError(cell, self.start_ts, start_ts, locked=True)
+        resolver = self._context.resolver
+        resolver.settle_or_conflict(resolver.locks_on(self._writes), self.start_ts)
 
     # --- For observers, and for writers of encoded cells; not for programs ---------------
 

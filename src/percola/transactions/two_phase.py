@@ -374,17 +374,10 @@ class TwoPhaseCommit:
 
         Raises ConflictError for a live owner's lock.
         """
-        store, start_ts = self._context.store, self._start_ts
+        resolver, start_ts = self._context.resolver, self._start_ts
         cells = (Cell(one.table, one.row, column) for one in refused for column in _locked_by(one))
-        locks = (
-            (cell, lock_ts, raw)
-            for cell in cells
-            for lock_ts, raw in store.entries(cell, Kind.LOCK, 0, MAX_TS)
-            if lock_ts != start_ts
-        )
-        for cell, lock_ts, _ in self._context.resolver.undecided(locks):
-            # Never wait here: two transactions may want each other's cells (P14).
-            raise ConflictError(cell, start_ts, lock_ts, locked=True)
+        others = (lock for lock in resolver.locks_on(cells) if lock[1] != start_ts)
+        resolver.settle_or_conflict(others, start_ts)
 
     def _explain_refusal(self, mutation: RowMutation) -> bool:
         """Why a row's prewrite was refused: True if it had been applied after all (P6).
@@ -401,6 +394,7 @@ class TwoPhaseCommit:
                 if lock_ts == start_ts:
                     own += 1
                 elif not self._context.resolver.try_resolve(cell, lock_ts, raw):
+                    # Never wait here: two transactions may want each other's cells (P14).
                     raise ConflictError(cell, start_ts, lock_ts, locked=True)
             low = start_ts
             for commit_ts, raw in reversed(store.entries(cell, Kind.WRITE, start_ts, MAX_TS)):
