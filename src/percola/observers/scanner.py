@@ -352,20 +352,22 @@ class Scanner:
                 break
         return found
 
-    def _starts_of(self, table: str) -> list[bytes]:
-        """Where the tablets of a table start, but for the first; as it was a minute ago or less."""
+    def _starts_of(self, table: str, *, anew: bool = False) -> list[bytes]:
+        """Where the tablets of a table start, but for the first.
+
+        As it was a minute ago or less, unless it is asked `anew`.
+        """
         now = self._context.clock.monotonic()
         known_until, starts = self._starts.get(table, (-math.inf, []))
-        if now >= known_until:
+        if anew or now >= known_until:
             starts = sorted(one.start for one in self._context.store.tablets(table) if one.start)
             self._starts[table] = now + _TABLETS, starts
         return starts
 
     def _random_start(self, table: str, entries: Sequence[tuple[Cell, int, bytes]]) -> bytes:
         """A random dirty row near a random key; `entries` are the table's first notify entries."""
-        if self._context.prefetch is None:  # Nothing has to be asked over a network.
-            self._starts.pop(table, None)
-        bounds = [b"", *self._starts_of(table), b""]
+        # Without a network between, it costs next to nothing to ask.
+        bounds = [b"", *self._starts_of(table, anew=self._context.prefetch is None), b""]
         start, end = low, high = self._rng.choice([*itertools.pairwise(bounds)])
         if seen := self._seen.get(table):
             first, last = max(low, seen[0]), min(high or seen[1], seen[1])
