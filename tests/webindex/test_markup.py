@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webindex.page.markup import MAX_BODY, MAX_DEPTH, MAX_TAG, decode, decode_xml
+from webindex.page.markup import MAX_BODY, MAX_DEPTH, MAX_TAG, decode, xml_markup_of
 
 FRENCH = "<p>Le serveur héberge déjà trois sites très visités, où l'été dure.</p>" * 3
 RUSSIAN = "<p>Сервер обслуживает запросы и ведёт журнал всех обращений к нему.</p>" * 3
@@ -162,7 +162,7 @@ def test_empty_elements_and_character_data_of_xml_are_read_as_they_are_meant() -
     body = (
         b"<?xml version='1.0' encoding='iso-8859-1'?><title/><p>caf\xe9<br/><![CDATA[a < b]]></p>"
     )
-    found = decode_xml(body, "text/xml")
+    found = xml_markup_of(body, "text/xml").text
     assert found.endswith("<title></title><p>café<br/>a &lt; b</p>")
 
 
@@ -173,18 +173,18 @@ def test_empty_elements_and_character_data_of_xml_are_read_as_they_are_meant() -
     ids=["spaces in a tag", "sections without an end"],
 )
 def test_hostile_xml_is_read_at_once(middle: bytes) -> None:
-    found = decode_xml(b"<p><![CDATA[a < b]]></p>" + middle + b"<hr class=x />", "text/xml")
+    found = xml_markup_of(b"<p><![CDATA[a < b]]></p>" + middle + b"<hr class=x />", "text/xml").text
     assert found == "<p>a &lt; b</p>" + middle.decode() + "<hr class=x />"
 
 
 def test_an_empty_element_keeps_its_attributes() -> None:
     body = b"<i a='/'  /><i a=b/ ><b\n/><u/></u>"
-    assert decode_xml(body, "text/xml") == "<i a='/'></i><i a=b/ ><b></b><u></u></u>"
+    assert xml_markup_of(body, "text/xml").text == "<i a='/'></i><i a=b/ ><b></b><u></u></u>"
 
 
 def test_the_charset_of_the_header_goes_before_that_of_the_xml_declaration() -> None:
     body = "<?xml version='1.0' encoding='iso-8859-1'?><p>café</p>".encode()
-    assert "café" in decode_xml(body, "application/xml; charset=utf-8")
+    assert "café" in xml_markup_of(body, "application/xml; charset=utf-8").text
 
 
 def test_only_the_beginning_of_a_huge_body_is_read() -> None:

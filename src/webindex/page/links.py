@@ -16,7 +16,16 @@ from webindex.page.markup import MAX_BODY
 from webindex.page.text import collapse
 from webindex.page.urls import in_charset, resolve
 
-__all__ = ["MAX_ANCHOR", "MAX_ANCHORS", "MAX_LINKS", "Link", "Rel", "extract_links", "plain_links"]
+__all__ = [
+    "MAX_ANCHOR",
+    "MAX_ANCHORS",
+    "MAX_LINKS",
+    "Link",
+    "Rel",
+    "base_of",
+    "extract_links",
+    "plain_links",
+]
 
 Rel = Literal["follow", "ugc", "sponsored", "nofollow", "alternate"]
 """How the author marks a link: not at all, written by users, paid for, not vouched for; or as
@@ -60,6 +69,16 @@ class Link:
 class _Target:
     anchors: dict[str, None]
     rel: Rel
+
+
+def base_of(tree: LexborHTMLParser, url: str, codec: str) -> str:
+    """Return what the relative references of a page refer to: its own URL, unless it names another.
+
+    `codec` is the charset of the page.
+    """
+    node = tree.css_first("base[href]")
+    href = node.attributes.get("href") if node is not None else None
+    return (resolve(url, in_charset(href, codec)) if href else None) or url
 
 
 def extract_links(

@@ -22,7 +22,6 @@ __all__ = [
     "MAX_TAG",
     "Markup",
     "decode",
-    "decode_xml",
     "markup_of",
     "media_type",
     "without_head_noscript",
@@ -138,11 +137,6 @@ def markup_of(body: bytes, content_type: str | None) -> Markup:
         if damage < least:
             best, least = Markup(text, codec), damage
     return best._replace(text=_finish(best.text))
-
-
-def decode_xml(body: bytes, content_type: str | None) -> str:
-    """Return the text of `xml_markup_of`."""
-    return xml_markup_of(body, content_type).text
 
 
 def xml_markup_of(body: bytes, content_type: str | None) -> Markup:

@@ -25,7 +25,7 @@ from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser, LexborNod
 
 from webindex.page import fingerprints
 from webindex.page.link_header import canonical_of
-from webindex.page.links import Link, extract_links, plain_links
+from webindex.page.links import Link, base_of, extract_links, plain_links
 from webindex.page.markup import (
     MAX_BODY,
     decode,
@@ -246,7 +246,7 @@ def parse(
         if content and name and name.strip().lower() == "robots":
             asked |= _words(content)
 
-    base = _base(tree, url, codec)
+    base = base_of(tree, url, codec)
     refreshes += [
         (in_charset(attributes.get("content") or "", codec), base)
         for attributes in metas
@@ -553,12 +553,6 @@ def _title(tree: LexborHTMLParser) -> str:
         if node is not None and (title := collapse(node.text(separator=" "))):
             return title[:MAX_TITLE].rstrip()
     return ""
-
-
-def _base(tree: LexborHTMLParser, url: str, codec: str) -> str:
-    node = tree.css_first("base[href]")
-    href = node.attributes.get("href") if node is not None else None
-    return (resolve(url, in_charset(href, codec)) if href else None) or url
 
 
 def _children(head: LexborNode | None, tag: str) -> list[dict[str, str | None]]:

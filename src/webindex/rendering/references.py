@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from selectolax.lexbor import LexborDocumentOptions, LexborHTMLParser
 
+from webindex.page.links import base_of
 from webindex.page.markup import markup_of, media_type, xml_markup_of
 from webindex.page.urls import in_charset, resolve
 from webindex.rendering.css import decode_css, references_in
@@ -67,9 +68,7 @@ def references_of_page(capture: Mapping[str, Any], body: bytes) -> list[str]:
         return []
     markup, codec = (xml_markup_of if kind in _XML else markup_of)(body, content_type)
     tree = LexborHTMLParser(markup, options=LexborDocumentOptions.WO_EVENTS)
-    first = tree.css_first("base[href]")
-    base = first.attributes.get("href") if first is not None else None
-    root = (resolve(url, in_charset(base, codec)) if base else None) or url
+    root = base_of(tree, url, codec)
     return _resolved(root, (in_charset(one, codec) for one in _written(tree)), own=url)
 
 
