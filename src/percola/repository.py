@@ -540,7 +540,7 @@ def transactional(
     @functools.wraps(function)
     def call(where: Repository | Transaction, /, *args: P.args, **kwargs: P.kwargs) -> T:
         if not isinstance(where, Repository):
-            # Or what stands for a transaction, as one that is recorded for a test.
+            # Or an object with the same methods, as a test uses that records its transactions.
             if isinstance(where, Transaction) or hasattr(where, "get_for_update"):
                 return function(where, *args, **kwargs)
             raise UsageError(
