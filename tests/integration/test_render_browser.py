@@ -180,6 +180,13 @@ def test_images_that_a_page_loads_late_are_there(browser: Browser) -> None:
     assert done.height > 5000 and pixels(done.image)[5010][10] == (0, 0, 255)
 
 
+def test_what_a_marquee_moves_is_shown_and_stands_still(browser: Browser) -> None:
+    moved = '<marquee bgcolor="#00ff00"><marquee><img src="c.svg"></marquee></marquee>'
+    done, _ = render(browser, {"": f"<body style='margin:0'>{moved}", "c.svg": SQUARE.format(BLUE)})
+    shown = pixels(done.image)
+    assert (shown[10][10], shown[10][300]) == ((0, 0, 255), (0, 255, 0))
+
+
 def test_the_same_page_gives_the_same_bytes_also_in_another_browser(
     browser: Browser, executable: str
 ) -> None:

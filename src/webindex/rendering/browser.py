@@ -93,6 +93,15 @@ _FLAGS: Final = (
     "--js-flags=--max-old-space-size=256",
 )
 
+_STOP_MARQUEES: Final = """
+for (const moved of document.querySelectorAll("marquee")) {
+  const still = moved.cloneNode();
+  still.setAttribute("scrollamount", "0");
+  still.append(...moved.childNodes);
+  moved.replaceWith(still);
+}
+"""
+
 _SETTINGS: Final = blake2b(" ".join(_FLAGS).encode(), digest_size=4).hexdigest()
 
 
@@ -421,12 +430,23 @@ class _Page:
 
     def _picture(self) -> None:
         bounds, done = self._bounds, self._done
+        self._stop_marquees()
         size = self._call("Page.getLayoutMetrics")["cssContentSize"]
         height = max(1, int(size["height"]))
         done.width, done.height = bounds.width, min(height, bounds.max_height)
         done.cut = height > bounds.max_height
         done.image = self._screenshot(done.height, 1.0)
         done.thumbnail = self._screenshot(min(done.height, bounds.height), THUMBNAIL)
+
+    def _stop_marquees(self) -> None:
+        """Have the contents of each <marquee> stand at its left.
+
+        Otherwise they stand there, or outside of it where their way begins: it is chance whether
+        they were moved before the picture. Only an element that never moved stands still.
+        """
+        world = self._call("Page.createIsolatedWorld", frameId=self._frame)
+        context = world["executionContextId"]
+        self._call("Runtime.evaluate", expression=_STOP_MARQUEES, contextId=context)
 
     def _screenshot(self, height: int, scale: float) -> bytes:
         clip = {"x": 0, "y": 0, "width": self._bounds.width, "height": height, "scale": scale}
