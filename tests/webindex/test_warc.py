@@ -26,7 +26,7 @@ def test_names_of_warc_fields_may_be_in_any_case(saved, spell: Callable[[bytes],
     crawl = Crawl(gzip=False)
     crawl.add("https://example.org/", page(1) + b"\r\nwarc-type: in the page\r\n")
     header, *rest = crawl.data.partition(b"\r\n\r\n")
-    names = re.compile(rb"^[A-Za-z-]+:", re.MULTILINE)
+    names = re.compile(rb"^[A-Za-z-]+:(?: application/http)?", re.MULTILINE)
     data = names.sub(lambda name: spell(name[0]), header) + b"".join(rest)
     [expected] = captures(read_captures(saved(crawl.data, "usual.warc")))
     assert list(read_captures(saved(data, "crawl.warc"))) == [expected]
@@ -156,6 +156,17 @@ def test_headers_whose_lines_end_as_only_browsers_read_them_are_headers(
     assert only(read_captures(saved(crawl.data), max_body=9)).body == body[:9]
 
 
+@pytest.mark.parametrize("compressed", [True, False])
+def test_a_response_is_read_behind_those_that_announce_it(saved, compressed: bool) -> None:
+    interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\nLink: </a.css>\n\n"
+    body = b"<html>HTTP/1.1 100 Continue\r\n\r\n"
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: %d\r\n\r\n" % len(body)
+    crawl = Crawl().raw(_response(), interim + head + body, gzip=compressed)
+    found = only(read_captures(saved(crawl.data)))
+    assert (found.status, found.body, found.truncated) == (200, body, False)
+    assert found.headers == {"content-type": "text/html"}
+
+
 @pytest.mark.parametrize("name", ["chunked", "gzip", "x-gzip", "raw deflate", "gzip and chunked"])
 def test_of_an_encoded_body_that_is_cut_off_the_beginning_is_taken(saved, name: str) -> None:
     encode, headers = ENCODINGS[name]
@@ -259,9 +270,10 @@ def test_a_crawler_that_cut_a_body_off_is_believed(saved) -> None:
     assert [capture.truncated for capture in found] == [True, True, False]
 
 
-def test_html_is_recognised_where_the_server_named_no_type(saved) -> None:
+@pytest.mark.parametrize("start", [b"\n<!DOCTYPE html><p>", b"<!-- saved -->", b"<H1 id=a>"])
+def test_html_is_recognised_where_the_server_named_no_type(saved, start: bytes) -> None:
     crawl = Crawl()
-    crawl.add("https://example.org/1", b"\n<!DOCTYPE html><p>one", http=[("Server", "x")])
+    crawl.add("https://example.org/1", start + b"one", http=[("Server", "x")])
     crawl.add("https://example.org/2", b"plain words", http=[("Server", "x")])
     crawl.add(
         "https://example.org/3",
@@ -385,6 +397,12 @@ def test_a_revisit_that_cannot_be_used_is_rejected(saved) -> None:
     reasons = [Rejection.NOT_A_PAGE, Rejection.BAD_DATE, *[Rejection.NOT_HTTP] * 2]
     assert [one.reason for one in rejections(found)] == reasons
     assert len(found) == 4 and isinstance(after, Capture) and not isinstance(after, Revisit)
+
+
+@pytest.mark.parametrize(("text", "second"), [("2016-12-31T23:59:60Z", 59), (DATE, 5)])
+def test_a_date_may_be_a_leap_second(saved, text: str, second: int) -> None:
+    data = Crawl().raw(_response(date=text), _OK).data
+    assert only(read_captures(saved(data))).date.second == second
 
 
 # --- what is rejected ----------------------------------------------------------------------------

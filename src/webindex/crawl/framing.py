@@ -38,6 +38,7 @@ _RECORD_LINES = re.compile(rb"WARC/\d\.\d{1,2}\r?\n[A-Za-z][A-Za-z-]*:")
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
 _TRAILER = b"\r\n\r\n"
 _HTTP_END = re.compile(rb"\n\r?\n")
+_INTERIM = re.compile(rb"HTTP/1\.\d 1\d\d\b[^\n]*+\n(?:[^\r\n][^\n]*+\n)*+\r?\n(?=HTTP/)")
 _LINE_END = re.compile(rb"\r?\n")
 _CONTENT_LENGTH = re.compile(rb"\nContent-Length:[ \t]*(\d{1,18})[ \t]*\r?\n", re.IGNORECASE)
 
@@ -416,23 +417,26 @@ def _with_length(data: bytes, length: int) -> bytes:
     return data[: field.start(1)] + number + data[field.end(1) :]
 
 
-def with_crlf(data: bytes) -> bytes:
-    """The beginning of a record, with CRLF behind each line of its HTTP headers.
+def readable(data: bytes) -> bytes:
+    """The beginning of a record, with its HTTP response as FastWARC reads it.
 
-    Some servers send LF alone, which browsers read as well. FastWARC does not: it would look for
-    the end of the headers in the body.
+    It begins with the final status, behind interim ones such as "100 Continue", and CRLF ends each
+    line of its headers: some servers send LF alone, which browsers read as well, and FastWARC would
+    look for the end of the headers in the body.
     """
     extent, blank_line = _extent(data), _BLANK_LINE.search(data, 0, _MAX_HEADER)
     if extent is None or blank_line is None:
         return data
-    start = blank_line.end()
+    begin = start = blank_line.end()
+    while interim := _INTERIM.match(data, start, begin + _MAX_HEADER):
+        start = interim.end()
     end = _HTTP_END.search(data, start)
     head = b"" if end is None else data[start : end.end()]
-    if head.count(b"\n") == head.count(b"\r\n"):
+    if start == begin and head.count(b"\n") == head.count(b"\r\n"):
         return data
     spelt = _LINE_END.sub(b"\r\n", head)
-    added = len(spelt) - len(head)
-    return _with_length(data[:start] + spelt + data[start + len(head) :], extent + added)
+    longer = begin - start + len(spelt) - len(head)
+    return _with_length(data[:begin] + spelt + data[start + len(head) :], extent + longer)
 
 
 def _extent(head: bytes | bytearray) -> int | None:

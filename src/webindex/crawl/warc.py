@@ -39,7 +39,7 @@ from webindex.crawl.framing import (
     cuts,
     frames,
     open_warc,
-    with_crlf,
+    readable,
 )
 from webindex.crawl.http_body import cut_at_character, decode_leniently, has_chunks
 from webindex.crawl.resources import Kind, kind_of
@@ -94,8 +94,11 @@ _KEPT_HEADERS = {
     "x-robots-tag": "\n",
 }
 _LISTS = (b"urlset", b"sitemapindex")
+# As browsers do (MIME Sniffing, §7.1).
 _SNIFFED_HTML = re.compile(
-    rb"[\s\xef\xbb\xbf]*<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE
+    rb"[\s\xef\xbb\xbf]*<(?:!--|(?:!doctype\s+html|html|head|script|iframe|h1|div|font|table|a"
+    rb"|style|title|b|body|br|p)[\s>])",
+    re.IGNORECASE,
 )
 _SNIFFED_MARKUP = re.compile(rb"(?:\xef\xbb\xbf)?\s*<")
 # What servers call every file whose type they do not know. As browsers do (MIME Sniffing, §7.2), it
@@ -111,11 +114,20 @@ _USUAL_DIGEST = re.compile(
 _SPACE_OR_CONTROL = re.compile(r"[\x00-\x20\x7f]")
 _WARC_HEADER = re.compile(rb".*?\r?\n\r?\n", re.DOTALL)
 # FastWARC knows these by this spelling only, but to the standard small letters are the same.
-_SPELT = {name.lower(): name for name in (b"WARC-Type:", b"Content-Type:", b"Content-Length:")}
+_SPELT = {
+    name.lower(): name
+    for name in (
+        b"WARC-Type:",
+        b"Content-Type: application/http",
+        b"Content-Type:",
+        b"Content-Length:",
+    )
+}
 _TRANSFER = re.compile(rb"^Transfer-Encoding(?=[ \t]*:)", re.IGNORECASE | re.MULTILINE)
 _TO_SPELL = re.compile(b"|".join(rb"^" + name for name in _SPELT), re.IGNORECASE | re.MULTILINE)
 # Four digits, as captures are ordered by their dates' text, and a year left for when they are due.
 _YEARS = range(1000, 9999)
+_LEAP_SECOND = re.compile(r"(?<=T23:59:)60")
 
 
 class Rejection(StrEnum):
@@ -351,7 +363,7 @@ def _capture(
                 digest = None
             return Revisit(url, date, digest, frame.offset, frame.length, *_refers_to(record))
         # Not before: the digest is that of the bytes as they are.
-        if (spelt := with_crlf(frame.data)) is not frame.data:
+        if (spelt := readable(frame.data)) is not frame.data:
             frame = replace(frame, data=spelt)
             record = _open(spelt)
         http = _http_headers(record)
@@ -505,7 +517,7 @@ def _date(record: WarcRecord, header: str = "WARC-Date") -> datetime:
     try:
         if "T" not in text:
             raise ValueError
-        date = datetime.fromisoformat(text.strip())
+        date = datetime.fromisoformat(_LEAP_SECOND.sub("59", text.strip()))
         # The standard knows UTC only; a date that leaves its zone out means that.
         date = date.replace(tzinfo=UTC) if date.tzinfo is None else date.astimezone(UTC)
         if date.year not in _YEARS:
