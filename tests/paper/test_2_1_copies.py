@@ -133,8 +133,9 @@ def target() -> Target:
 
 @pytest.fixture
 def small_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few rows at a time, so that much can happen between them; each position is saved."""
+    """Few rows and versions at a time, so that much can happen between; each position is saved."""
     monkeypatch.setattr(copy, "_RECORDS", 8)
+    monkeypatch.setattr(copy, "_VERSIONS", 2)
     monkeypatch.setattr(copy, "_SAVED_EVERY", 0.0)
 
 
@@ -653,6 +654,30 @@ def test_a_copy_with_its_history_can_be_read_wherever_the_source_can(
     copied.collect_garbage(retention=0)
     assert errors(copied) == []
     assert state(copied, None) == state(copied, copied.snapshot().start_ts)
+
+
+def test_of_a_cell_with_many_versions_few_are_read_and_held_at_once(
+    ground: Ground, target: Target, small_ranges: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copy, "_CHANGES", 3)
+    repo = ground.repo(TABLES)
+    for number in range(30):
+        put(repo, size, "hot", number)
+    held: list[int] = []
+    most = 0
+
+    def read(found: Any, *_: object) -> None:
+        held.append(len(found[0] if isinstance(found, tuple) else found))
+
+    def written(*_: object) -> None:
+        nonlocal most
+        most = max(most, sum(held))
+        held.clear()
+
+    source = ground.repo(TABLES, store=heard(ground.store, scan_kind=read, entries=read))
+    copy_store(source, heard(target.store, mutate=written), target.oracle, history=True)
+    assert 0 < most <= 8
+    assert target.repo().versions(size, "hot") == repo.versions(size, "hot")
 
 
 def test_a_copy_is_finished_with_or_without_its_history_as_it_was_begun(

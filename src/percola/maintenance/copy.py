@@ -40,10 +40,11 @@ repository that is in use, but for a request that it had sent.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import secrets
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
@@ -102,13 +103,15 @@ from percola.recording import copy_recording
 from percola.repository import Repository
 from percola.schema import Schema
 from percola.store.base import Limits, Put, RowMutation, Store, missing_data
-from percola.store.walks import scan_writes, walk_kind
+from percola.store.walks import WriteRecords, scan_writes, walk_kind
 from percola.transactions.context import TransactionContext
 
 __all__ = ["HELD", "Copied", "check_target", "copy_repository", "copy_store"]
 
 _RECORDS: Final = 1024
 """Write records that are read at once, about."""
+_VERSIONS: Final = 1000
+"""The most records of a cell that are read at once: it may have millions."""
 _CHANGES: Final = 500
 _BYTES: Final = 4 << 20
 """A request to the target has about as many changes, and bytes, at most."""
@@ -120,9 +123,6 @@ _WALK: Final = b"copy"
 """The row of the target's system table with the positions."""
 
 _CHANGED: Final = (Op.PUT, Op.DELETE)
-
-Records = Sequence[tuple[int, bytes]]
-"""The write records of a cell: (commit_ts, raw), newest first."""
 
 Entries = dict[int, bytes]
 """The notify or failed entries of a cell, by timestamp."""
@@ -595,17 +595,20 @@ class _Copy:
         if self._ahead is None or start == self._ahead.end:
             self._ahead = self._look_ahead(start)
         notified, failed, end = self._ahead
-        cells, following = scan_writes(self._source, table, start, end, _RECORDS)
+        cells, following = scan_writes(
+            self._source, table, start, end, _RECORDS, versions=_VERSIONS
+        )
         self._source.check_safe_point(self._ts)
         upto = following or end
-        rows: dict[bytes, dict[bytes, Records]] = {}
-        for cell, records in cells:
-            rows.setdefault(cell.row, {})[cell.column] = records
+        rows: dict[bytes, list[tuple[Cell, list[tuple[int, bytes]]]]] = {}
+        for one in cells:
+            rows.setdefault(one[0].row, []).append(one)
         for row in sorted(rows.keys() | notified.keys() | failed.keys()):
             if not upto or row < upto:
-                self._copy_row(
-                    table, row, rows.get(row, {}), notified.pop(row, {}), failed.pop(row, {})
+                changes = self._changes_of(
+                    row, rows.get(row, ()), notified.pop(row, {}), failed.pop(row, {})
                 )
+                self._cursor.counts["rows"] += self._put(table, row, changes)
         return None if upto == self._end else upto
 
     def _look_ahead(self, start: bytes) -> _Ahead:
@@ -637,18 +640,16 @@ class _Copy:
             rows.setdefault(cell.row, {}).setdefault(cell.column, {})[ts] = raw
         return rows, following or end
 
-    def _copy_row(
+    def _changes_of(
         self,
-        table: str,
         row: bytes,
-        cells: Mapping[bytes, Records],
+        known: Iterable[tuple[Cell, Sequence[tuple[int, bytes]]]],
         notified: Mapping[bytes, Entries],
         failed: Mapping[bytes, Entries],
-    ) -> None:
-        """Write one row of the copy; nothing if it had none at `ts`."""
+    ) -> Iterator[Put]:
+        """One row of the copy; nothing if it had none at `ts`."""
         ts = self._ts
-        changes: list[Put] = []
-        count = 0
+        cells = {one[0].column: WriteRecords(self._source, *one, _VERSIONS) for one in known}
         seen = _seen_by_then(cells, failed, ts)
         for column, records in cells.items():
             change = _newest_change(records, ts)
@@ -661,42 +662,43 @@ class _Copy:
             entries = notified.get(column, {})
             pending = _upto(ts, entries)
             # An entry where nothing was written may be of what was a dead letter at `ts`.
-            retried = entries.keys() - {at for at, _ in records}
-            if not pending and (retried or any(upto < commit_ts for upto in seen.get(column, ()))):
+            if not pending and (
+                any(upto < commit_ts for upto in seen.get(column, ()))
+                or any(not records.has(at) for at in entries)
+            ):
                 pending = {commit_ts: b""}
             older = self._older(column, records, commit_ts)
             if decode_write(raw).op is Op.DELETE and not (pending or commit_ts > self._floor):
                 continue
-            for at, version in ((commit_ts, raw), *older):
-                changes += self._version(Cell(table, row, column), at, version, records)
-            changes += [_unhandled(column, *one) for one in pending.items()]
-            count += 1
+            for at, version in itertools.chain([change], older):
+                yield from self._version(Cell(self._table, row, column), at, version, records)
+            yield from (_unhandled(column, *one) for one in pending.items())
+            self._cursor.counts["cells"] += 1
         for column in (notified.keys() | seen.keys()) - cells.keys():
             # A weak column, which has no versions. If it was answered or notified since `ts`, it
             # may have been notified, or dead-lettered, by then: one run too many does no harm.
             pending = _upto(ts, notified.get(column, {})) or {ts: b""}
-            changes += [_unhandled(column, *one) for one in pending.items()]
+            yield from (_unhandled(column, *one) for one in pending.items())
         for column, letters in failed.items():
-            changes += [Put(Kind.FAILED, column, *one) for one in _upto(ts, letters).items()]
-        if changes:
-            self._put(table, row, changes)
-            self._cursor.counts["rows"] += 1
-            self._cursor.counts["cells"] += count
+            yield from (Put(Kind.FAILED, column, *one) for one in _upto(ts, letters).items())
 
-    def _older(self, column: bytes, records: Records, newest: int) -> Records:
+    def _older(
+        self, column: bytes, records: WriteRecords, newest: int
+    ) -> Iterator[tuple[int, bytes]]:
         """The puts and deletes before the newest one that readers from the floor on see."""
         if newest <= self._floor or acknowledged_column(column) is not None:
-            return ()
-        changes = [
-            one for one in records if one[0] < newest and decode_write(one[1]).op in _CHANGED
-        ]
-        above = [one for one in changes if one[0] > self._floor]
-        seen_at_floor = changes[len(above) : len(above) + 1]
-        # There, a delete reads like an absent cell.
-        puts = [one for one in seen_at_floor if decode_write(one[1]).op is Op.PUT]
-        return [*above, *puts]
+            return
+        for at, raw in records.upto(newest - 1):
+            op = decode_write(raw).op
+            if op not in _CHANGED:
+                continue
+            # At the floor, a delete reads like an absent cell.
+            if at > self._floor or op is Op.PUT:
+                yield at, raw
+            if at <= self._floor:
+                return
 
-    def _version(self, cell: Cell, commit_ts: int, raw: bytes, records: Records) -> list[Put]:
+    def _version(self, cell: Cell, commit_ts: int, raw: bytes, records: WriteRecords) -> list[Put]:
         """The record of a put or delete, with its long value, which the target must take."""
         record = decode_write(raw)
         written = Put(Kind.WRITE, cell.column, commit_ts, raw)
@@ -706,8 +708,8 @@ class _Copy:
         found = self._source.entries(cell, Kind.DATA, start_ts, start_ts)
         if not found:
             self._source.check_safe_point(self._ts)
-            safe_point = self._source.safe_point()
-            if any(commit_ts < at <= min(safe_point, self._ts) for at, _ in records):
+            upto = min(self._source.safe_point(), self._ts)
+            if next(records.upto(upto), (0, b""))[0] > commit_ts:
                 return []  # It is superseded there, and was removed meanwhile.
             raise missing_data(cell, commit_ts, start_ts)
         value = found[0][1]
@@ -722,18 +724,20 @@ class _Copy:
 
     # --- Writing --------------------------------------------------------------------------
 
-    def _put(self, table: str, row: bytes, changes: Sequence[Put]) -> None:
-        """Add a row to the batch, or its parts to several: nobody reads the target yet."""
+    def _put(self, table: str, row: bytes, changes: Iterable[Put]) -> bool:
+        """Add a row to the batch, in parts if it is long; False if it has no changes."""
         part: list[Put] = []
         size = 0
         for change in changes:
             if part and (len(part) >= _CHANGES or size + len(change.value) > _BYTES):
                 self._add(RowMutation(table, row, (), part), size)
-                self._flush()
+                self._flush()  # Nobody reads the target yet.
                 part, size = [], 0
             part.append(change)
             size += len(change.value)
-        self._add(RowMutation(table, row, (), part), size)
+        if part:
+            self._add(RowMutation(table, row, (), part), size)
+        return bool(part)
 
     def _add(self, mutation: RowMutation, size: int) -> None:
         if self._changes + len(mutation.changes) > _CHANGES or self._bytes + size > _BYTES:
@@ -764,16 +768,13 @@ def _unhandled(column: bytes, ts: int, raw: bytes) -> Put:
     return Put(Kind.NOTIFY, column, ts, raw)
 
 
-def _newest_change(records: Records, ts: int) -> tuple[int, bytes] | None:
+def _newest_change(records: WriteRecords, ts: int) -> tuple[int, bytes] | None:
     """The newest put or delete up to `ts`, which no record above it needs to repeat."""
-    for commit_ts, raw in records:
-        if commit_ts <= ts and decode_write(raw).op in _CHANGED:
-            return commit_ts, raw
-    return None
+    return next((one for one in records.upto(ts) if decode_write(one[1]).op in _CHANGED), None)
 
 
 def _seen_by_then(
-    cells: Mapping[bytes, Records], failed: Mapping[bytes, Entries], ts: int
+    cells: Mapping[bytes, WriteRecords], failed: Mapping[bytes, Entries], ts: int
 ) -> dict[bytes, list[int]]:
     """The columns of a row that observers have answered, or failed on for good, since `ts`.
 
@@ -782,7 +783,7 @@ def _seen_by_then(
     late = {
         name
         for name, records in cells.items()
-        if acknowledged_column(name) is not None and any(at > ts for at, _ in records)
+        if acknowledged_column(name) is not None and records.newest > ts
     }
     for name, letters in failed.items():
         if any(at > ts for at in letters):
@@ -790,7 +791,7 @@ def _seen_by_then(
             late.add(ack_column(observer.decode(), column))
     found: dict[bytes, list[int]] = {}
     for name in late:
-        before = _newest_change(cells.get(name, ()), ts)
+        before = _newest_change(cells[name], ts) if name in cells else None
         record = decode_write(before[1]) if before is not None else None
         upto = decode_ts(record.value) if record is not None and record.value else 0
         about = acknowledged_column(name)

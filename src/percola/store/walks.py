@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from percola.cells import Cell, Kind, LastChange, Op, decode_write, newest_change
@@ -55,6 +55,43 @@ def scan_writes(
         for cell, group in itertools.groupby(entries, key=lambda one: one[0])
     ]
     return found, following
+
+
+class WriteRecords:
+    """The write records of a cell, newest first: the newest as known, older ones read when needed.
+
+    Args:
+        known: the newest `most` of them, or all if they are fewer (`scan_writes`).
+        most: how many are read at once.
+    """
+
+    __slots__ = ("_cell", "_known", "_most", "_store")
+
+    def __init__(
+        self, store: Store, cell: Cell, known: Sequence[tuple[int, bytes]], most: int
+    ) -> None:
+        self._store = store
+        self._cell = cell
+        self._known = known
+        self._most = most
+
+    @property
+    def newest(self) -> int:
+        """The timestamp of the newest."""
+        return self._known[0][0]
+
+    def upto(self, ts: int) -> Iterator[tuple[int, bytes]]:
+        """Those at or below `ts`: (commit_ts, record). Raises StoreError."""
+        yield from (one for one in self._known if one[0] <= ts)
+        records = self._known
+        while len(records) >= self._most:
+            high = min(ts, records[-1][0] - 1)
+            records = self._store.entries(self._cell, Kind.WRITE, 0, high, self._most)
+            yield from records
+
+    def has(self, ts: int) -> bool:
+        """Whether there is one at `ts`. Raises StoreError."""
+        return next(self.upto(ts), (0, b""))[0] == ts
 
 
 def state_beneath(store: Store, cell: Cell, ts: int) -> CellState:
