@@ -622,6 +622,7 @@ def test_one_idle_worker_is_told_of_a_changed_row_and_none_waits_for_a_scan(
         assert sum(told()) == 360
         # Of a worker that has stopped nobody waits for an answer, nor of a process that has ended.
         workers[0].stop()
+        wait_until(lambda: idle() == 2)
         change([f"b{n}" for n in range(30)])
         wait_until(lambda: idle() == 2)
         workers[1].stop()

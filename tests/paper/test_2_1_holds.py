@@ -88,6 +88,25 @@ def test_what_is_gone_cannot_be_held_and_leaves_no_hold(ground: Ground, repo: Re
     assert (repo.holds(), entries(ground)) == ([], [])
 
 
+def test_a_hold_that_the_collector_has_overtaken_is_refused_and_leaves_no_hold(
+    ground: Ground,
+) -> None:
+    repo = ground.repo(TABLES)
+    old = write(repo, 1)
+    write(repo, 2)
+    store = SeamStore(ground.store)
+    holder = ground.repo(TABLES, store=store)
+
+    def collected_before(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
+        repo.collect_garbage(retention=0)
+        return apply()
+
+    store.hook = collected_before
+    with pytest.raises(SnapshotTooOldError):
+        holder.hold(old, 3600)
+    assert (repo.holds(), entries(ground)) == ([], [])
+
+
 def test_a_hold_of_what_is_gone_does_not_end_the_one_of_its_name(repo: Repository) -> None:
     """A follower that asks for too much still has what it has."""
     gone = write(repo, 1)

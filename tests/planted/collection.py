@@ -26,8 +26,7 @@ PLANTED = [
     in_retention_holds(
         "hold-does-not-look-at-the-safe-point",
         "A hold is granted although the collector has already passed its timestamp.",
-        "test_a_collector_that_looked_before_the_hold_makes_no_wrong_answer",
-        "test_what_is_gone_cannot_be_held_and_leaves_no_hold",
+        "test_a_hold_that_the_collector_has_overtaken_is_refused_and_leaves_no_hold",
         old="if (safe_point := store.safe_point()) > ts:",
         new="if (safe_point := store.safe_point()) < 0:",
     ),
