@@ -630,6 +630,35 @@ def test_one_idle_worker_is_told_of_a_changed_row_and_none_waits_for_a_scan(
         change([f"c{n}" for n in range(30)])
 
 
+def test_after_a_restart_of_the_service_one_worker_has_what_is_dedicated(wait_until: Wait) -> None:
+    store = MemoryStore()
+    oracle = EmbeddedOracle(store)
+    measure = observer(text, name="measure", dedicated=True)(lambda t, row: None)
+    with ExitStack() as stack:
+        with Server() as server:
+            clients, schedules = [], []
+            for _ in range(2):
+                coordination = Networked(server.address)
+                stack.callback(coordination.close)
+                repo = Repository("memory", store, oracle, coordination, [docs], one_step=False)
+                clients.append(coordination.client)
+                schedules.append(Worker(repo, [measure], rescan=0.001)._schedule)
+            assert schedules[0].claimed() and not schedules[1].claimed()
+        wait_until(lambda: not any(one.sessions for one in clients))
+        assert all(one.claimed() for one in schedules), "nobody can say who has it"
+
+        def holders() -> list[bool]:
+            return [bool(one.claimed()) for one in schedules]
+
+        with Server(server.address):
+            wait_until(lambda: all(one.sessions for one in clients))
+            wait_until(lambda: sum(holders()) == 1)
+            before = holders()
+            assert all(holders() == before for _ in range(20))
+            schedules[before.index(True)].disclaim()
+            wait_until(schedules[before.index(False)].claimed)
+
+
 # --- A thousand ---------------------------------------------------------------------------
 
 

@@ -75,6 +75,9 @@ class Networked(MemoryCoordination):
     def unlock(self, table: str, row: bytes) -> None:
         self.client.unlock(table, row)
 
+    def keep_lock(self, table: str, row: bytes) -> bool:
+        return self.client.keep_lock(table, row)
+
     def wake(self, places: Iterable[Place] | None = None) -> None:
         self.client.wake(places)
 

@@ -50,6 +50,14 @@ class Coordination(ABC):
         for table, row in rows:
             self.unlock(table, row)
 
+    def keep_lock(self, table: str, row: bytes) -> bool:
+        """Whether this process still has an advisory lock that it took and has not released.
+
+        For locks that are held for long: they may be lost with a session. Then it is taken again
+        if nobody has it; if another process does, it is released here.
+        """
+        return True
+
     @abstractmethod
     def wake(self, places: Iterable[Place] | None = None) -> None:
         """Wake all workers of the repository: there may be work in these places, or anywhere.

@@ -45,7 +45,7 @@ class Schedule:
 
     Args:
         every: seconds between scans for the locks of dead transactions.
-        rescan: seconds between scans without a wake-up.
+        rescan: seconds between scans without a wake-up, and between checks of what is claimed.
         wake: wakes the worker's scanners.
     """
 
@@ -70,6 +70,8 @@ class Schedule:
         self._may_begin: dict[Address, float] = {}
         self._busy: set[object] = set()
         self._claims: dict[Address, Address] = {}
+        self._rescan = rescan
+        self._check_at = now + rescan
         self.clean = CleanTables(rescan, wake)
         self.ending = False
 
@@ -132,9 +134,16 @@ class Schedule:
         """The columns on a dedicated thread that this worker has claimed.
 
         A worker claims each column for which there is a place, and keeps it until it stops: the
-        others stand by. Columns of one observer are claimed together, by the first of them.
+        others stand by. Columns of one observer are claimed together, by the first of them. A claim
+        that was lost with the lock service, and taken by another worker, is given up.
         """
         apart, claims = self._observers.apart, self._claims
+        now = self._context.clock.monotonic()
+        if now >= self._check_at:
+            self._check_at = now + self._rescan
+            for first, claim in list(claims.items()):
+                if not self._context.coordination.keep_lock(*claim):
+                    del claims[first]
         for first, columns in apart.items():
             workers = max(self._observers.dedicated[one] for one in columns)
             for place in range(0 if first in claims else workers):

@@ -55,6 +55,10 @@ class LockService:
         with self._guard:
             self._rows.difference_update(rows)
 
+    def keep_lock(self, table: str, row: bytes) -> bool:
+        """Whether this process still has a lock; see `Coordination.keep_lock`."""
+        return (table, row) in self._rows
+
     def wake(self, places: Iterable[Place] | None = None) -> None:
         """Wake all workers: there may be work in these tables, or in any.
 

@@ -7,6 +7,7 @@ Every process of `percola oracle` serves a share of the rows.
     try_lock    first among the threads of this process, then a request a row to the process that
                 serves it; those to one process are sent together and answered together. No answer
                 counts as taken by this process
+    keep_lock   the request once more: the process that serves it may have been restarted
     unlock      a message a row, which is not answered
     idle        a message to each process that does not know it yet, which is not answered
     wake        calls the callbacks of this process at once; a thread notifies one process of the
@@ -161,6 +162,20 @@ class LockServiceClient(LockService):
         super().unlock_many(rows)
         for link, given in turns.items():
             link.unlock([(turn.key, turn.number) for turn in given])
+
+    def keep_lock(self, table: str, row: bytes) -> bool:
+        held = self._turns.get((table, row))
+        if held is None:
+            return False
+        # The service grants a session the lock that it has.
+        [turn] = self._take([held.key])
+        if turn is None:
+            self.unlock(table, row)
+            return False
+        self._turns[table, row] = turn
+        if held.link is not None and held.link is not turn.link:
+            held.link.unlock([(held.key, held.number)])
+        return True
 
     def wake(self, places: Iterable[Place] | None = None) -> None:
         wake_up = wake_up_of(places)

@@ -179,6 +179,9 @@ class ZooKeeperCoordination(Coordination):
     def unlock_many(self, rows: Iterable[tuple[str, bytes]]) -> None:
         self._lock_service.unlock_many(rows)
 
+    def keep_lock(self, table: str, row: bytes) -> bool:
+        return self._lock_service.keep_lock(table, row)
+
     def wake(self, places: Iterable[Place] | None = None) -> None:
         self._lock_service.wake(places)
 
