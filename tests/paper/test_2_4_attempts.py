@@ -89,6 +89,34 @@ def test_n5_the_attempts_of_workers_that_have_ended_count(ground: Ground, repo: 
     assert ground.left_over(docs, Kind.NOTIFY) == []
 
 
+def test_n5_a_cell_that_changes_before_each_attempt_is_dead_lettered_all_the_same(
+    ground: Ground, repo: Repository
+) -> None:
+    """And what waits of it does not grow with its changes."""
+    calls: list[int] = []
+    waiting: list[int] = []
+    letters: list[int] = []
+
+    @observer(contents)
+    def broken(t: Transaction, row: str) -> None:
+        calls.append(t.version(contents, row))
+        letters.append(repo.dead_lettered())
+        waiting.append(len(ground.left_over(docs, Kind.NOTIFY)))
+        if len(calls) < 30:
+            write(repo, "a", text=f"text {len(calls)}")
+            write(repo, "a", text=f"text {len(calls)}, once more")
+            raise ValueError("cannot")
+
+    write(repo, "a")
+    worker = Worker(repo, [broken], attempts=3, **QUICK)
+    worker.run_until_idle()
+    assert len(set(calls)) == 30, "each change is tried at once"
+    assert max(waiting) <= 6
+    assert letters[3:29] == [1] * 26 and letters[:3] == [0] * 3
+    assert list(failures(repo)) == [], "the run that has answered them all takes the letter away"
+    assert ground.left_over(docs, Kind.NOTIFY) == []
+
+
 def test_n5_another_worker_does_not_try_again_what_is_dead_lettered_beside_unfinished_work(
     ground: Ground, repo: Repository
 ) -> None:

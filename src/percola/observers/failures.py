@@ -11,7 +11,9 @@ mutation that removes the notify entry also puts a `failed` entry with the trace
 There is no separate table of failures that could overflow: any number of cells may fail at once,
 all workers see all attempts, the attempts survive the death of a worker, and a scan skips cells in
 back-off without another store call. The record is removed with the notify entry. A newer change has
-its own notify entry without a record, so it runs at once, starting with the first attempt.
+its own notify entry without a record, so it runs at once, starting with the first attempt. Its runs
+are attempts at the older changes as well: where a cell changes before each attempt, older changes
+are dead-lettered once all attempts since then come to so many.
 
 While one of a column's observers is paused (`percola.observers.pausing`), no other one can answer
 the notify entry. The record then also has those that have handled the change, so that a scan skips
@@ -79,18 +81,22 @@ class DirtyCell:
         cell: the cell.
         notified: the timestamps of its notify entries, the newest first.
         attempts: failed attempts for the newest change, by observer name.
+        earlier: the same for older changes of which any are recorded, the newest first.
     """
 
     cell: Cell
     notified: list[int]
     attempts: dict[str, Attempts]
+    earlier: Sequence[tuple[int, dict[str, Attempts]]] = ()
 
     @classmethod
     def of(cls, cell: Cell, entries: Sequence[tuple[int, bytes]]) -> DirtyCell:
         """Create it from the cell's notify entries, (timestamp, value); at least one."""
         if len(entries) > 1:
             entries = sorted(entries, reverse=True)
-        return cls(cell, [ts for ts, _ in entries], decode_attempts(entries[0][1]))
+        (_, newest), *older = entries
+        earlier = [(ts, decode_attempts(raw)) for ts, raw in older if raw]
+        return cls(cell, [ts for ts, _ in entries], decode_attempts(newest), earlier)
 
     @property
     def has_failed(self) -> bool:
@@ -206,8 +212,9 @@ class Failures:
         """Record a failed attempt.
 
         It counts for all `changes`, the dirty cells of one row; the observer was run for the first.
-        Each change that has used up its attempts is dead-lettered, and its notify entries in
-        `answers` are removed. Returns whether the first change was dead-lettered.
+        Each change that has used up its attempts is dead-lettered, also if a newer one of its cell
+        has not, and its notify entries in `answers` are removed. Returns whether the newest change
+        of the first cell was dead-lettered.
         """
         self._metrics.failures.labels(one.name).inc()
         counts = [dirty.attempts.get(one.name, _NO_ATTEMPTS).failed + 1 for dirty in changes]
@@ -228,7 +235,28 @@ class Failures:
                 dead.append(False)
                 dirty.attempts[one.name] = Attempts(count, due_ms)
                 self._change(dirty, [self._record(dirty)])
+                self._dead_letter_earlier(one, dirty, answers[dirty.cell], story, count)
         return dead[0]
+
+    def _dead_letter_earlier(
+        self,
+        one: Observer[Any],
+        dirty: DirtyCell,
+        answered: Sequence[int],
+        story: Story,
+        count: int,
+    ) -> None:
+        """Dead-letter older changes that were tried often enough, in runs for newer ones too."""
+        for ts, attempts in dirty.earlier:
+            found = attempts.get(one.name, _NO_ATTEMPTS)
+            if found.due_ms is None:
+                return  # They are already, and others have yet to handle them.
+            count += found.failed
+            if count >= self._attempts:
+                older = DirtyCell(dirty.cell, [at for at in dirty.notified if at <= ts], attempts)
+                gone = [at for at in answered if at <= ts]
+                self.dead_letter(one, older, gone, story, count)
+                return
 
     def dead_letter(
         self,
