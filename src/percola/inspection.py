@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -46,8 +46,8 @@ from percola.schema import Column, R, Schema, Table, WeakColumn
 from percola.store.base import Condition, Delete, Put, RowMutation
 from percola.store.walks import walk_kind
 
-_WOKEN: Final = 1_000
-"""Workers are woken after so many retried changes."""
+_TOGETHER: Final = 256
+"""The most changes that are retried in one call of the store."""
 
 
 # --- One cell (figure 4) ----------------------------------------------------------------
@@ -263,15 +263,22 @@ def failures(
     Only those of the given observer, table, or row of that table, if given. Raises UsageError for
     a row without its table.
     """
+    return (one for one, _ in _letters(repo, observer, table, row))
+
+
+def _letters(
+    repo: Repository, observer: str | None, table: Table[R] | None, row: R | None
+) -> Iterator[tuple[Failure, list[int]]]:
+    """The failures, each with the timestamps of all its entries."""
     if row is not None and table is None:
         raise UsageError(f"Name the table of the row {row!r}: other tables may have such a row.")
     key = table.encode_row(row) if table is not None and row is not None else None
     entries = _entries(repo, Kind.FAILED, table, key)
     for _, group in itertools.groupby(entries, key=lambda entry: entry[0]):
-        *_, newest = group  # An older failure may have arrived late.
-        one = failure(*newest)
+        found = list(group)
+        one = failure(*found[-1])  # An older failure may have arrived late.
         if observer in (None, one.observer):
-            yield one
+            yield one, [ts for _, ts, _ in found]
 
 
 def failure(cell: Cell, ts: int, raw: bytes) -> Failure:
@@ -300,18 +307,13 @@ def retry_failures(
 
     Each cell becomes dirty again, in the same row mutation that removes the failure. Returns the
     number of changes, without those that another client has handled in the meantime. `progress` is
-    called with the number so far after each change; what it raises ends the retry.
+    called with the number so far after every few hundred; what it raises ends the retry.
     """
     retried = 0
-    tables: set[str] = set()
-    for one in failures(repo, observer=observer, table=table, row=row):
-        retried += _make_dirty(repo, one)
-        tables.add(one.cell.table)
-        if retried % _WOKEN == 1:  # Workers need not wait for the last one of many.
-            repo.context.wake(tables)
+    letters = _letters(repo, observer, table, row)
+    while some := list(itertools.islice(letters, _TOGETHER)):
+        retried += _make_dirty(repo, some)
         progress(retried)
-    if retried:
-        repo.context.wake(tables)
     return retried
 
 
@@ -321,22 +323,34 @@ def retry_failure(repo: Repository, cell: Cell, observer: str) -> bool:
     Returns whether it was, and no other client has handled it in the meantime.
     """
     entry = Cell(cell.table, cell.row, failed_column(observer, cell.column))
-    found = repo.context.store.entries(entry, Kind.FAILED, 0, MAX_TS, 1)
-    retried = bool(found) and _make_dirty(repo, failure(entry, *found[0]))
+    found = repo.context.store.entries(entry, Kind.FAILED, 0, MAX_TS)
+    if not found:
+        return False
+    return bool(_make_dirty(repo, [(failure(entry, *found[0]), [ts for ts, _ in found])]))
+
+
+def _make_dirty(repo: Repository, letters: Iterable[tuple[Failure, list[int]]]) -> int:
+    """Put notify entries in place of dead letters, and wake workers; how many still stood."""
+    context = repo.context
+    drawn: list[int] = []
+    mutations: list[RowMutation] = []
+    for (table, row), group in itertools.groupby(letters, key=lambda one: one[0].cell[:2]):
+        # Those of one row at different timestamps: they may be of one cell.
+        for number, (one, timestamps) in enumerate(group):
+            if number == len(drawn):
+                drawn.append(context.oracle.timestamp())
+            retry = encode_retry(one.observer, one.ts)
+            failed = failed_column(one.observer, one.cell.column)
+            changes: list[Put | Delete] = [
+                Put(Kind.NOTIFY, one.cell.column, drawn[number], retry),
+                *(Delete(Kind.FAILED, failed, ts) for ts in timestamps),
+            ]
+            stands = Condition(True, Kind.FAILED, failed, one.ts, one.ts)
+            mutations.append(RowMutation(table, row, [stands], changes))
+    retried = sum(context.store.mutate(mutations))
     if retried:
-        repo.context.wake({cell.table})
+        context.wake({one.table for one in mutations})
     return retried
-
-
-def _make_dirty(repo: Repository, one: Failure) -> bool:
-    context, cell = repo.context, one.cell
-    failed = Cell(cell.table, cell.row, failed_column(one.observer, cell.column))
-    ts, retry = context.oracle.timestamp(), encode_retry(one.observer, one.ts)
-    changes: list[Put | Delete] = [Put(Kind.NOTIFY, cell.column, ts, retry)]
-    for at, _ in context.store.entries(failed, Kind.FAILED, 0, one.ts):
-        changes.append(Delete(Kind.FAILED, failed.column, at))
-    stands = Condition(True, Kind.FAILED, failed.column, one.ts, one.ts)
-    return context.store.mutate([RowMutation(cell.table, cell.row, [stands], changes)])[0]
 
 
 # --- All of it --------------------------------------------------------------------------

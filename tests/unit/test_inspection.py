@@ -14,6 +14,8 @@ from stores import (
     ScriptedCoordination,
     at_work,
     cell_of,
+    heard,
+    put_all,
 )
 
 import percola
@@ -334,6 +336,27 @@ def test_retry_takes_only_the_observer_table_or_row_it_is_told(repo: Repository)
     assert [one.cell.row for one in inspection.failures(repo)] == [b"a\0", b"a\0", b"b", b"b"]
     assert inspection.retry_failures(repo, observer="two") == 2
     assert {one.observer for one in inspection.failures(repo)} == {"one"}
+
+
+def test_retry_of_many_costs_a_few_calls_and_makes_the_cells_dirty_one_by_one(
+    ground: Ground, repo: Repository
+) -> None:
+    rows = [f"row {n:03}" for n in range(300)]
+    put_all(repo, contents, dict.fromkeys(rows, b""))
+    work(repo, Observer(contents, Breakable(), "one"), Observer(contents, Breakable(), "two"))
+    calls: list[Any] = []
+    store = heard(ground.store, mutate=lambda *_: calls.append(0), draw=lambda *_: calls.append(0))
+    progress: list[int] = []
+    assert (
+        inspection.retry_failures(ground.repo(TABLES, store=store), progress=progress.append) == 600
+    )
+    assert progress[-1] == 600 and len(progress) > 1
+    assert len(calls) < 20
+    assert list(inspection.failures(repo)) == []
+    dirty = list(inspection.notifications(repo))
+    assert [(one.cell.row.decode(), len(one.timestamps)) for one in dirty] == [
+        (row, 2) for row in rows
+    ], "each observer's letter in an entry of its own"
 
 
 # --- Status -----------------------------------------------------------------------------
