@@ -249,9 +249,9 @@ class Repository:
         """
         begin = self.transaction if notify else functools.partial(self.transaction, notify=False)
         if self._context.prefetch is None and self._context.calls is None:
-            return retry.run(function, begin, self._clock, self._random, attempts)
+            return retry.run(function, begin, self._clock, self._random, attempts, self._context)
         with calling_for(getattr(function, "__qualname__", type(function).__name__)):
-            return retry.run(function, begin, self._clock, self._random, attempts)
+            return retry.run(function, begin, self._clock, self._random, attempts, self._context)
 
     def pending(self) -> dict[str, int]:
         """The number of dirty cells, by `table.column`; reads only the notify entries."""

@@ -297,6 +297,17 @@ def test_p8_an_unrefreshed_lock_is_cleaned_up_once_this_reader_has_watched_a_who
     assert isinstance(committing.exception(20), RolledBackError)
 
 
+def test_p8_a_writer_that_is_run_again_waits_for_an_unrefreshed_lock_as_a_reader_does(
+    pair: Pair,
+) -> None:
+    """It reads nothing, and twenty attempts would be over before the time to live is."""
+    committing = pair.commit_until("commit", "a")
+    pair.other.run(lambda t: t.set(bal, "b", 7))
+    assert pair.read() == [None, 7, None]
+    pair.gate.open()
+    assert isinstance(committing.exception(20), RolledBackError)
+
+
 def test_p8_each_reader_watches_for_itself(pair: Pair) -> None:
     committing = pair.commit_until("commit", "a")
     raw = pair.ground.entries(bal, "a", Kind.LOCK)[0][1]

@@ -2,10 +2,16 @@
 
 A retry runs the caller's function again, in a new transaction with a new snapshot: buffered
 writes are never replayed (rule P13), since they were computed from outdated reads.
+
+If another transaction's lock was in the way, the next attempt waits for it first, as a reader
+would, until it is gone: its owner may be dead, or hang. All attempts of a function that reads
+nothing would be over before a lock's time to live is. Nobody waits for the one that waits, which
+holds no lock any more (P14).
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import random
 from collections.abc import Callable
@@ -14,11 +20,14 @@ from typing import Final, TypeVar
 
 from percola.clock import Clock, backoff
 from percola.errors import (
+    ConflictError,
     ConflictingOptionsError,
+    LockTimeoutError,
     RetriesExhaustedError,
     TransientError,
     UsageError,
 )
+from percola.transactions.context import TransactionContext
 from percola.transactions.transaction import Transaction
 
 T = TypeVar("T")
@@ -56,9 +65,11 @@ def run(
     clock: Clock,
     random_: random.Random,
     attempts: int = ATTEMPTS,
+    context: TransactionContext | None = None,
 ) -> T:
     """Run `function` in a transaction and commit it; retry after a back-off if it conflicts.
 
+    With the `context` of its repository, it waits for locks that were in the way.
     Other exceptions of the function are not retried. Raises RetriesExhaustedError, caused by the
     last conflict, after `attempts` attempts; UsageError for a function that is a coroutine or a
     generator, or returns a coroutine.
@@ -80,8 +91,21 @@ def run(
                     f"{name} did not commit in {attempts} attempts; the last one failed so: "
                     f"{error} If a cell is so hot, split it or notify it weakly."
                 ) from error
+            if context is not None and isinstance(error, ConflictError) and error.locked:
+                _wait_for_lock(context, error)
         clock.sleep(backoff(random_, attempt, first=FIRST_WAIT, most=LONGEST_WAIT))
         attempt += 1
+
+
+def _wait_for_lock(context: TransactionContext, conflict: ConflictError) -> None:
+    """Wait until the lock that a transaction has met is gone, for as long as a reader may."""
+    cell, resolver = conflict.cell, context.resolver
+    if (cell.table, b"") not in context.columns:
+        return  # The function has met it in another repository.
+    now = context.oracle.read_timestamp()
+    with contextlib.suppress(LockTimeoutError):
+        for _, start_ts, raw in resolver.locks_on([cell]):
+            resolver.wait_below(cell, start_ts, raw, now)
 
 
 def _check_result(

@@ -90,7 +90,7 @@ def retry_replays_writes(seams: Seams) -> None:
         begin: Callable[[], Transaction],
         clock: Any,
         random_: Any,
-        attempts: int = 8,
+        *rest: Any,
     ) -> Any:
         kept: list[Any] = []
 
@@ -102,7 +102,7 @@ def retry_replays_writes(seams: Seams) -> None:
             kept.extend((dict(transaction._writes), value))
             return value
 
-        return original(replay, begin, clock, random_, attempts)
+        return original(replay, begin, clock, random_, *rest)
 
 
 @OUTCOMES.mutant("joint-write-from-its-own-start", "P13", Joint)
