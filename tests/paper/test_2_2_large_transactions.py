@@ -48,6 +48,7 @@ bank = Table("bank")
 bal = bank.column("bal", int)
 note = bank.column("note", str)
 tag = bank.family("tag", int)
+due = bank.weak_column("due")
 TABLES = [bank]
 MANY = 100_000
 MEGABYTES = 250
@@ -81,6 +82,7 @@ WRITES: dict[str, Callable[[Transaction, int], object]] = {
     "set": lambda t, i: t.set(bal, f"{i}", i),
     "delete": lambda t, i: t.delete(bal, f"{i}"),
     "get_for_update": lambda t, i: t.get_for_update(bal, f"{i}"),
+    "notify": lambda t, i: t.notify(due, f"{i}"),
     "long values": lambda t, i: t.set(note, f"{i % 49}", "x" * (3000 if i == 50 else 1000)),
     "encoded cells": lambda t, i: t._put(Cell("bank", b"%d" % i, b"bal"), b"1"),
     "long encoded values": lambda t, i: t._put(Cell("bank", b"%d" % (i % 49), b"note"), LONG[i]),
@@ -100,7 +102,7 @@ def test_more_than_a_transaction_may_write_is_refused_before_anything_is_written
         WRITES[how](t, i)
     with pytest.raises(TransactionTooLargeError, match=r"up to 50 cells.*split it"):
         WRITES[how](t, 50)
-    assert scan_writes(ground.store, "bank")[0] == []
+    assert scan_writes(ground.store, "bank")[0] == ground.left_over(bank, Kind.NOTIFY) == []
     assert list(repo.snapshot().scan(bank)) == []
 
 

@@ -37,7 +37,7 @@ from percola.transactions.snapshot import Snapshot
 from percola.transactions.two_phase import TwoPhaseCommit
 
 MOST_CELLS: Final = 1_000_000
-"""The most cells that a transaction may write: about half a gigabyte of memory."""
+"""The most cells that a transaction may write, and notify: about half a gigabyte of memory."""
 
 MOST_BYTES: Final = 1 << 30
 """The most bytes that its values longer than `INLINE_BYTES` may have in total."""
@@ -126,8 +126,9 @@ class Transaction(Snapshot, TransactionBase):
         self._let_go()
         raise TransactionTooLargeError(
             f"The transaction that started at {self.start_ts} writes {len(self._writes):,} cells "
-            f"and {self._bytes:,} bytes of long values; it may write up to {MOST_CELLS:,} cells "
-            f"and {MOST_BYTES:,} bytes. Nothing of it has been written: split it into several."
+            f"and {self._bytes:,} bytes of long values, and notifies {len(self._notifications):,}; "
+            f"it may write up to {MOST_CELLS:,} cells and {MOST_BYTES:,} bytes, and notify as many "
+            "cells. Nothing of it has been written: split it into several."
         )
 
     def _delete(self, column: Column[R, Any], row: R) -> None:
@@ -176,7 +177,11 @@ class Transaction(Snapshot, TransactionBase):
         )
 
     def notify(self, column: WeakColumn[R], row: R) -> None:
-        """Notify a weak column: its observer will run for the row; never conflicts (§2.4)."""
+        """Notify a weak column: its observer will run for the row; never conflicts (§2.4).
+
+        Raises UsageError, the errors of an unknown column and an unusable row, and
+        TransactionTooLargeError beyond `MOST_CELLS`.
+        """
         self._check_usable()
         if not isinstance(column, WeakColumn):
             raise UsageError(f"{column!r} is not a weak column: write it, and it notifies.")
@@ -189,6 +194,8 @@ class Transaction(Snapshot, TransactionBase):
         row_key = column.table.encode_row(row)
         self._context.store.check_row(column.table_name, row_key)
         self._notifications[Cell(column.table_name, row_key, column.key)] = None
+        if len(self._notifications) > MOST_CELLS:
+            self._refuse_size()
 
     def on_conflict(self, callback: Callable[[ConflictError], object]) -> None:
         """Have `callback` called with the error if the commit conflicts, before it is raised.
