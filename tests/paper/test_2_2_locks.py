@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from borrowed import only_near
@@ -27,6 +28,7 @@ from stores import (
 
 from percola import ConflictError, Repository, RolledBackError, Table
 from percola.cells import Kind, Op, decode_lock, decode_write
+from percola.errors import OutcomeUnknownError
 from percola.store.base import RowMutation
 from percola.transactions import read_cache
 from percola.transactions.lock_resolver import ROLLED_BACK
@@ -358,6 +360,38 @@ def test_p8_a_long_commit_refreshes_its_lock_and_is_left_alone(
     assert phases.count("refresh") >= 3
     assert judged == [False] * 4
     assert pair.other.snapshot().get(bal, "00064") == 1
+
+
+def test_p8_a_commit_refreshes_its_lock_while_it_finds_out_why_rows_were_refused(
+    pair: Pair, small_batches: None
+) -> None:
+    """After a lost reply, row by row; each look takes a fifth of the time to live."""
+    resolver, primary = pair.other.context.resolver, cell_of(bal, "00000")
+    judged: list[bool] = []
+    lost: list[bytes] = []
+    entries = pair.seam.entries
+
+    def slow(*where: Any) -> list[tuple[int, bytes]]:
+        pair.writer_clock.now += TTL / 5
+        pair.clock.now += TTL / 5
+        [(_, raw)] = pair.ground.entries(bal, "00000", Kind.LOCK)
+        judged.append(resolver.try_resolve(primary, pair.start_ts, raw))
+        return entries(*where)
+
+    def lose(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
+        applied = apply()
+        if phase(mutation) == "prewrite" and mutation.row == b"00020" and not lost:
+            lost.append(mutation.row)
+            pair.seam.entries = slow  # type: ignore[method-assign]
+            raise OutcomeUnknownError("The reply was lost.")
+        if lost and phase(mutation) == "prewrite" and mutation.row == b"00021":
+            del pair.seam.entries
+        return applied
+
+    pair.seam.hook = lose
+    long_commit(pair, 41).result(100)
+    assert len(judged) >= 40 and not any(judged)
+    assert pair.other.snapshot().get(bal, "00040") == 1
 
 
 def test_p8_a_heartbeat_does_not_create_a_lock_that_is_gone(

@@ -303,8 +303,9 @@ class TwoPhaseCommit:
                     else:
                         refused.append(mutation)
                 if len(refused) > 1:
-                    self._settle_locks(refused)
-                waiting = [m for m in refused if not self._explain_refusal(m)]
+                    self._settle_locks(self._refreshing(refused, primary))
+                explained = self._refreshing(refused, primary)
+                waiting = [m for m in explained if not self._explain_refusal(m)]
                 if not waiting:
                     break
             else:
@@ -368,6 +369,13 @@ class TwoPhaseCommit:
     def _is_observed(self, cell: Cell) -> bool:
         observed = self._context.columns.get((cell.table, cell.column)) is True
         return observed and self._writes[cell][0] != _LOCK
+
+    def _refreshing(self, refused: Iterable[RowMutation], primary: Cell) -> Iterator[RowMutation]:
+        """The same, while the primary's lock is refreshed: to look at each may take long."""
+        for mutation in refused:
+            yield mutation
+            if (mutation.table, mutation.row) != primary[:2]:
+                self._refresh_if_due(primary)
 
     def _settle_locks(self, refused: Iterable[RowMutation]) -> None:
         """Settle the locks that dead transactions have left in refused rows, many in one call.
