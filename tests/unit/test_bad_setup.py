@@ -318,6 +318,14 @@ def work(repo: Repository, *observed: Any, **options: Any) -> Worker:
 OBSERVERS: dict[type[PercolaError], dict[str, tuple[str, Callable[[Repository], object]]]] = {
     ObserverError: {
         "a column that is not observed": ("observed=True", lambda repo: observer(title)(_noop)),
+        "a column that the open repository does not observe": (
+            "which this repository was not opened with as an observed column",
+            lambda repo: work(repo, Table("docs").column("title", str, observed=True)),
+        ),
+        "a weak column that is another one in the open repository": (
+            "which this repository was not opened with as a weak column",
+            lambda repo: work(repo, Table("docs").weak_column("title")),
+        ),
         "a family": ("tag", lambda repo: observer(any_(tags))(_noop)),
         "a name for a column": ("'seen'", lambda repo: observer(any_("seen"))(_noop)),
         "no function": ("function", lambda repo: Observer(seen, any_(None), "x")),

@@ -31,6 +31,7 @@ from typing import Any, Final
 from percola.coordination.base import Coordination
 from percola.errors import (
     ConflictingOptionsError,
+    ObserverError,
     ObserverMismatchError,
     PercolaError,
     UsageError,
@@ -38,7 +39,7 @@ from percola.errors import (
 from percola.gc.collector import GarbageCollector
 from percola.gc.time_log import TimeLog, read_log
 from percola.observers.draw_times import DrawTimes
-from percola.observers.observer import Observer, Observers
+from percola.observers.observer import ObservedColumn, Observer, Observers
 from percola.observers.reports import Reporter
 from percola.observers.runner import GivenUpError, Runner, WorkerOptions
 from percola.observers.scanner import Scanner
@@ -47,6 +48,7 @@ from percola.observers.survey import Survey
 from percola.observers.unobserved import warn_of_unobserved
 from percola.platform import fork_safety as forks
 from percola.repository import Repository
+from percola.schema import WeakColumn
 from percola.transactions.prefetch import Prefetch
 
 __all__ = ["Worker", "WorkerOptions"]
@@ -102,8 +104,10 @@ class Worker:
             )
         self._options = options or WorkerOptions(**fields)
         self._options.check()
-        for column in [column for one in self._observers for column in one.columns]:
-            repo.table(column.table_name).resolve(column.name)
+        for one in self._observers:
+            for column in one.columns:
+                repo.table(column.table_name).resolve(column.name)
+                self._check_observed(one, column)
         # Prometheus is loaded by the first worker, not by every program.
         from percola.observers.metrics import WorkerMetrics
 
@@ -121,6 +125,17 @@ class Worker:
                 self._options.retention,
             )
         forks.at_fork(self._leave_parent)
+
+    def _check_observed(self, one: Observer[Any], column: ObservedColumn[Any]) -> None:
+        """Refuse a column whose writes, or notifications, would notify nobody."""
+        is_weak = isinstance(column, WeakColumn)
+        if self._context.columns.get(column.address) is not (None if is_weak else True):
+            raise ObserverError(
+                f"The observer {one.name!r} is for {column!r}, which this repository was not "
+                f"opened with as {'a weak' if is_weak else 'an observed'} column: nothing that is "
+                f"written here would notify it. Pass the table {column.table_name!r}, as it is "
+                "declared here, in schema=[…] when you open the repository."
+            )
 
     def _leave_parent(self) -> None:
         self._runs.leave_parent()
