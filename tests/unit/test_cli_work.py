@@ -268,7 +268,7 @@ def test_an_observer_may_have_the_name_of_a_command(
 def test_retry_shows_how_far_it_is(
     folder: Path, repo: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each change waits for the disk, so that a hundred thousand take minutes."""
+    """After each call of the store: a million take a while."""
 
     @observer(contents)
     def measure(t: Transaction, row: str) -> None:
@@ -278,6 +278,7 @@ def test_retry_shows_how_far_it_is(
     put(repo, contents, "b", b"x")
     Worker(repo, [measure], attempts=1).run_until_idle()
     monkeypatch.setattr("percola.cli.display._EVERY", 0.0)
+    monkeypatch.setattr("percola.inspection._TOGETHER", 1)
     answer = call("--repo", folder, "failed", "retry", "--all")
     assert answer.err == "Retrying: 1 change\nRetrying: 2 changes\n"
     assert answer.out.startswith("2 failures made dirty again")
