@@ -89,10 +89,11 @@ def test_n5_the_attempts_of_workers_that_have_ended_count(ground: Ground, repo: 
     assert ground.left_over(docs, Kind.NOTIFY) == []
 
 
+@pytest.mark.parametrize("place", [0, 1, 2], ids=["first", "in between", "last"])
 def test_n5_a_cell_that_changes_before_each_attempt_is_dead_lettered_all_the_same(
-    ground: Ground, repo: Repository
+    ground: Ground, repo: Repository, place: int
 ) -> None:
-    """And what waits of it does not grow with its changes."""
+    """And what waits of it does not grow with its changes, whichever of its observers fails."""
     calls: list[int] = []
     waiting: list[int] = []
     letters: list[int] = []
@@ -107,8 +108,9 @@ def test_n5_a_cell_that_changes_before_each_attempt_is_dead_lettered_all_the_sam
             write(repo, "a", text=f"text {len(calls)}, once more")
             raise ValueError("cannot")
 
+    others = [observer(contents, name=name)(lambda t, row: None) for name in ("one", "two")]
     write(repo, "a")
-    worker = Worker(repo, [broken], attempts=3, **QUICK)
+    worker = Worker(repo, [*others[:place], broken, *others[place:]], attempts=3, **QUICK)
     worker.run_until_idle()
     assert len(set(calls)) == 30, "each change is tried at once"
     assert max(waiting) <= 6

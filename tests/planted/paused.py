@@ -30,7 +30,7 @@ PLANTED = [
         "answers-for-a-paused-observer",
         "The last observer of a column removes the notify entries that a paused one waits for.",
         "test_n2_another_observer_of_the_column_goes_on_and_does_not_answer_for_a_paused_one",
-        old="                waits, settled = True, False  # The notify entries stay.\n",
+        old="                waits, settled = True, 0  # The notify entries stay.\n",
         new="                waits = True\n",
     ),
     in_runner(

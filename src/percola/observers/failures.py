@@ -166,6 +166,14 @@ class Failures:
         """Whether the newest change is dead-lettered for an observer."""
         return is_dead_lettered(self._context.store, one, dirty)
 
+    def dead_lettered_up_to(self, one: Observer[Any], dirty: DirtyCell) -> int:
+        """The newest change but the newest of all that is dead-lettered for an observer, or 0."""
+        for ts, attempts in dirty.earlier:
+            older = DirtyCell(dirty.cell, [ts], attempts)
+            if is_dead_lettered(self._context.store, one, older):
+                return ts
+        return 0
+
     def is_due(self, one: Observer[Any], dirty: DirtyCell) -> bool:
         """Whether to run the observer now: it has not failed, or its back-off is over."""
         return not self._seconds_left(dirty.attempts.get(one.name, _NO_ATTEMPTS))

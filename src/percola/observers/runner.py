@@ -7,7 +7,7 @@ whose run exceeds the time limit is dead-lettered at once: the thread cannot be 
 transaction is given up. It reads and commits nothing more, and garbage collection does not wait for
 it.
 
-If several observers observe one column, the last of them answers the notify entry, once every
+If several observers observe one column, the last of them answers a notify entry, once every
 other has run or the change is dead-lettered for it. The paper avoids the case; here no observer
 answers for another. If an observer has several columns, a run for one dirty cell includes the row's
 other dirty cells of these columns, and answers those that no other observer observes.
@@ -332,24 +332,25 @@ class Runner:
             self.failures.answer(dirty)
             return Found.RAN
         found = Found.NOTHING
-        settled = True
+        settled = MAX_TS  # The changes up to which the observers so far are done with.
         handled: list[str] = []
         waits = False
         for one in group:
             # Asked before each: the run of the one before it may have been long.
             if one.name in self.paused.names():
-                waits, settled = True, False  # The notify entries stay.
+                waits, settled = True, 0  # The notify entries stay.
                 continue
             outcome = Outcome.LATER
             if not dirty.attempts or self.failures.is_due(one, dirty):
-                answered = dirty.notified if settled and one is group[-1] else []
+                upto = settled if one is group[-1] else 0
+                answered = [ts for ts in dirty.notified if ts <= upto]
                 outcome = self._run_observer(one, dirty, answered, held)
                 if outcome not in _UNSETTLED:
                     self._alone.discard(dirty.cell)
                 elif one.batch > 1:
                     self._keep_alone(dirty.cell)
             if outcome in _UNSETTLED:
-                settled = False
+                settled = min(settled, self.failures.dead_lettered_up_to(one, dirty))
                 found |= _UNSETTLED[outcome]
             elif outcome is Outcome.RAN:
                 found |= Found.RAN
