@@ -338,6 +338,25 @@ def test_a_worker_whose_store_fails_for_good_ends_with_the_error(ground: Ground)
             getattr(worker, work)()
 
 
+def test_a_worker_that_asks_whether_it_is_idle_outlives_a_store_that_fails_for_a_moment(
+    ground: Ground,
+) -> None:
+    """As its scanners do; only the thread that asks meets the failure here."""
+    failed: list[int] = []
+
+    def fail(*_: object) -> None:
+        if threading.current_thread() is threading.main_thread() and len(failed) < 2:
+            failed.append(1)
+            raise StoreError("The server is being restarted.")
+
+    repo = ground.repo(TABLES, store=heard(ground.store, scan_kind=fail))
+    measure = Measure()
+    write(repo, "fine")
+    worker = Worker(repo, [measure.observer], attempts=3, warn_unobserved=False)
+    assert worker.run_until_idle()
+    assert failed == [1, 1] and measure.calls == ["fine"]
+
+
 def test_a_worker_whose_repository_is_closed_ends_with_an_error(
     ground: Ground, repo: Repository
 ) -> None:

@@ -34,6 +34,7 @@ from percola.errors import (
     ObserverError,
     ObserverMismatchError,
     PercolaError,
+    StoreError,
     UsageError,
 )
 from percola.gc.collector import GarbageCollector
@@ -294,14 +295,21 @@ class Worker:
             if self._has_started:
                 raise UsageError(_STOPPED)
             return False
-        done = False
+        done, failures = False, 0
         with self._signals():
             if not self._announced:
                 self._start()
             try:
                 while not self._runs.stopping:
                     began = time.monotonic()
-                    if done := finished():
+                    try:
+                        done, failures = finished(), 0
+                    except StoreError as error:
+                        failures += 1
+                        log.warning("whether there is more to do is not known: %s", error)
+                        if failures >= self._options.attempts:
+                            raise
+                    if done:
                         break
                     # Waits for the end only, not for the wake-up of every commit. The question may
                     # take long if many cells wait for a paused observer.
