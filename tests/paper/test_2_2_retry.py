@@ -74,7 +74,7 @@ def test_retries_are_bounded_and_back_off_with_growing_waits(ground: Ground) -> 
     with pytest.raises(RetriesExhaustedError, match="12 attempts") as caught:
         repo.run(always_late, attempts=12)
     assert isinstance(caught.value.__cause__, ConflictError)
-    assert "always_late" in str(caught.value)
+    assert "always_late" in str(caught.value) and "so hot" in str(caught.value)
     assert len(runs) == 12
     assert len(clock.slept) == 11, "no wait after the last attempt"
     for attempt, wait in enumerate(clock.slept, 1):
@@ -95,6 +95,15 @@ def test_the_users_own_error_ends_a_run_at_once(repo: Repository) -> None:
         repo.run(fail)
     assert len(runs) == 1
     assert repo.snapshot().get(bal, "x") is None
+
+
+def test_only_after_conflicts_it_is_said_that_a_cell_is_hot(repo: Repository) -> None:
+    interfere(repo)
+    interfere(repo)
+    repo.collect_garbage(retention=0)
+    with pytest.raises(RetriesExhaustedError) as caught:
+        repo.run(lambda t: repo.snapshot(at=1).get(bal, "x"), attempts=2)
+    assert "no longer be read at 1" in str(caught.value) and "hot" not in str(caught.value)
 
 
 def test_a_conflict_inside_the_function_is_retried_too(repo: Repository) -> None:

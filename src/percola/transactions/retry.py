@@ -87,9 +87,10 @@ def run(
         except TransientError as error:
             if attempt >= attempts:
                 name = getattr(function, "__qualname__", repr(function))
+                hint = " If a cell is so hot, split it or notify it weakly."
                 raise RetriesExhaustedError(
                     f"{name} did not commit in {attempts} attempts; the last one failed so: "
-                    f"{error} If a cell is so hot, split it or notify it weakly."
+                    f"{error}{hint if isinstance(error, ConflictError) else ''}"
                 ) from error
             if context is not None and isinstance(error, ConflictError) and error.locked:
                 _wait_for_lock(context, error)
