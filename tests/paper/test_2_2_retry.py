@@ -103,7 +103,7 @@ def test_only_after_conflicts_it_is_said_that_a_cell_is_hot(repo: Repository) ->
     repo.collect_garbage(retention=0)
     with pytest.raises(RetriesExhaustedError) as caught:
         repo.run(lambda t: repo.snapshot(at=1).get(bal, "x"), attempts=2)
-    assert "no longer be read at 1" in str(caught.value) and "hot" not in str(caught.value)
+    assert "no longer be read at 1" in str(caught.value) and "so hot" not in str(caught.value)
 
 
 def test_a_conflict_inside_the_function_is_retried_too(repo: Repository) -> None:
