@@ -35,7 +35,7 @@ from percola import (
 from percola.cells import Kind
 from percola.inspection import failures, retry_failures
 from percola.observers import runner
-from percola.store.base import Limits
+from percola.store.base import Limits, RowMutation
 from percola.store.memory import MemoryStore
 
 docs = Table("docs")
@@ -260,6 +260,32 @@ def test_n5_an_observer_that_never_ends_is_dead_lettered_and_its_late_commit_ref
     worker.stop()
     if how == "run":
         running.result(DEADLINE)
+
+
+def test_n5_an_observer_that_cannot_be_dead_lettered_for_a_moment_runs_and_is_given_up_again(
+    ground: Ground, wait_until: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stuck, clock = Stuck(), ShiftedClock(monkeypatch)
+    refused: list[RowMutation] = []
+
+    def refuse(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
+        if not refused and any(one.kind is Kind.FAILED for one in mutation.changes):
+            refused.append(mutation)
+            raise StoreError("The server is being restarted.")
+        return apply()
+
+    repo = ground.repo(TABLES, store=SeamStore(ground.store, refuse), clock=clock)
+    write(repo, "stuck")
+    worker = Worker(repo, [stuck.observer], threads=1, timeout=DEADLINE, rescan=0.05)
+    with at_work(worker):
+        for runs in (1, 2):
+            wait_until(lambda runs=runs: len(stuck.threads) == runs)
+            clock.overrun()
+        wait_until(lambda: list(failures(repo)))
+        assert refused
+        write(repo, "a")
+        wait_until(lambda: repo.snapshot().get(size, "a") == 1)
+        stuck.release()
 
 
 def test_n5_an_observer_that_has_begun_to_commit_is_not_dead_lettered_any_more(

@@ -637,5 +637,12 @@ class Runner:
             for dirty in run.dirty:
                 answered = run.answers[dirty.cell]
                 count = dirty.attempts[name].failed if name in dirty.attempts else 0
-                self.failures.dead_letter(run.observer, dirty, answered, story, count + 1)
+                try:
+                    self.failures.dead_letter(run.observer, dirty, answered, story, count + 1)
+                except StoreError as reason:
+                    # Its notify entry stays: it runs once more, and is given up once more.
+                    shown = self._context.shown(dirty.cell)
+                    log.warning(
+                        "observer %s cannot be dead-lettered on %s: %s", name, shown, reason
+                    )
         return [(run.thread, run.held) for run in late]
