@@ -364,6 +364,24 @@ def test_a_worker_whose_store_fails_for_good_ends_with_the_error(ground: Ground)
             getattr(worker, work)()
 
 
+@pytest.mark.parametrize("rows", [["bad"], ["bad", "worse"]], ids=["alone", "in a batch"])
+def test_a_worker_whose_store_fails_in_a_run_says_of_which_observer_and_row(
+    repo: Repository, caplog: pytest.LogCaptureFixture, rows: list[str]
+) -> None:
+    @observer(contents)
+    def measure(t: Transaction, row: str) -> None:
+        raise StoreError("The row is too large to be read.")
+
+    write(repo, *rows)
+    with pytest.raises(StoreError, match="too large"):
+        Worker(repo, [measure], attempts=2, threads=1, rescan=0.01).run()
+    told = [one.getMessage() for one in caplog.records if "in its run" in one.getMessage()]
+    assert len(told) == 2
+    for one in told:
+        assert one.startswith("observer measure: the store failed in its run on docs['")
+        assert "percola observers pause measure" in one
+
+
 def test_a_worker_that_asks_whether_it_is_idle_outlives_a_store_that_fails_for_a_moment(
     ground: Ground,
 ) -> None:

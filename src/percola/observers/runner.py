@@ -420,6 +420,7 @@ class Runner:
         except StoreError:
             if run.is_given_up():
                 raise GivenUpError from None
+            self._say_where(one, dirty.cell)
             raise
         except BaseException as error:  # Such as asyncio.CancelledError: it is the function's.
             if run.is_given_up():
@@ -430,6 +431,14 @@ class Runner:
             with self._guard:
                 self._running.pop(id(run), None)
         raise AssertionError("unreachable")
+
+    def _say_where(self, one: Observer[Any], cell: Cell) -> None:
+        """Log in which run the store has failed; the scanner logs how."""
+        log.warning(
+            "observer %s: the store failed in its run on %s. If it fails for no other row, "
+            "'percola observers pause %s' keeps the worker from ending",
+            *(one.name, self._context.shown(cell), one.name),
+        )
 
     def _note_conflicts(self, one: Observer[Any], cell: Cell, error: TransientError) -> None:
         """Log that the runs for a cell do nothing but conflict; at growing intervals."""
@@ -505,10 +514,13 @@ class Runner:
         except BaseException as error:
             # Whether a row's run raised it, and nothing shared with other rows: not the commit, nor
             # the look for the next row, nor, on a network store, reading ahead.
-            called = run.called and self._context.prefetch is None
+            was_called = run.called
+            called = was_called and self._context.prefetch is None
             if run.is_given_up():
                 raise GivenUpError from None
             if isinstance(error, StoreError):
+                if was_called and joined:
+                    self._say_where(one, joined[-1].cell)
                 raise
             if isinstance(error, TransientError):
                 self._metrics.conflicts.labels(one.name).inc()
