@@ -1,4 +1,7 @@
-"""`percola observers`: what it lists, pauses and resumes, and what real workers make of it."""
+"""`percola observers`: what it lists, pauses and resumes, and what real workers make of it.
+
+And what `percola failed` lists where very many changes are dead-lettered.
+"""
 
 from __future__ import annotations
 
@@ -25,6 +28,8 @@ from commands import (
 )
 
 from percola import Repository
+from percola.cells import DeadLetter, Kind, encode_dead_letter, failed_column
+from percola.store.base import Put, RowMutation
 
 __all__ = ["folder", "repo"]
 
@@ -156,3 +161,27 @@ def test_a_name_that_cannot_be_meant_is_one_sentence(app: Path, repo: Repository
     assert is_error(call(*where, "resume", "x"), "'x' is not paused", "observers: none.")
     words = ("pause", "app:rate", "--reason", "x" * 1001)
     assert is_error(run(*where, *words, cwd=app), "1,001 characters")
+
+
+def test_of_many_failures_the_first_are_listed_and_all_counted(
+    folder: Path, repo: Repository
+) -> None:
+    """A mistake in an observer dead-letters every row, each with a traceback of many lines."""
+    with repo.transaction() as t:
+        for number in range(120):
+            t.set(contents, f"{number:03}", b"x")
+    assert t.commit_ts is not None
+    letter = DeadLetter("measure", "contents", 5, 0, "ValueError: no", "Traceback\nValueError: no")
+    name, raw = failed_column("measure", b"contents"), encode_dead_letter(letter)
+    put_letter = [Put(Kind.FAILED, name, t.commit_ts, raw)]
+    rows = [f"{number:03}".encode() for number in range(120)]
+    repo.context.store.mutate([RowMutation("docs", row, (), put_letter) for row in rows])
+    words = ("--repo", folder, "failed")
+    out = call(*words).out
+    assert out.count("Traceback") == 100 and "['099']" in out
+    assert "120 failures, of which these are the first 100 (--limit 0 lists all). Once" in out
+    assert call(*words, "list", "--limit", 1).out.count("Traceback") == 1
+    every = call(*words, "--limit", 0).out
+    assert every.count("Traceback") == 120 and "\n120 failures. Once" in every
+    assert len(call(*words, "--json").json["failures"]) == 120
+    assert len(call(*words, "--json", "--limit", 7).json["failures"]) == 7

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
-from typing import Any, Final
+from typing import Any
 
 import click
 
@@ -20,6 +20,7 @@ from percola.cli.session import (
     Session,
     at_option,
     common,
+    limit_option,
     snapshot_at,
     standard_input,
     table_option,
@@ -28,9 +29,6 @@ from percola.errors import ConflictingOptionsError, UsageError
 from percola.observers import causes as trails
 from percola.transactions.row import Row
 from percola.transactions.transaction import Transaction
-
-SCAN_ROWS: Final = 100
-"""The default limit of `scan` without `--json`; with `--json` it prints all rows."""
 
 
 @click.command(cls=NegativeNumbers)
@@ -166,12 +164,7 @@ def delete(session: Session, row: str, column: str, table: str | None) -> None:
 @click.option(
     "--column", "columns", multiple=True, metavar="COLUMN", help="Only this column or family."
 )
-@click.option(
-    "--limit",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help=f"At most N rows; 0: all.  [default: {SCAN_ROWS}; with --json: all]",
-)
+@limit_option("At most N rows")
 @click.option("-t", "--table", "table_too", metavar="TABLE", hidden=True)
 @at_option
 @common
@@ -193,8 +186,7 @@ def scan(
     """
     if table and table_too and table != table_too:
         raise ConflictingOptionsError(f"Two tables are named, {table!r} and {table_too!r}.")
-    if limit is None:
-        limit = 0 if session.json else SCAN_ROWS
+    shown = session.shown(limit)
     with session.open() as repo:
         whole = arguments.find_table(repo, table or table_too)
 
@@ -209,13 +201,13 @@ def scan(
             columns=arguments.find_columns(whole, columns) if columns else None,
         )
         found = 0
-        for row in islice(rows, min(limit, sys.maxsize)) if limit else rows:
+        for row in islice(rows, shown):
             found += 1
             if session.json:
                 documents.write_json(documents.row_json(row))
             else:
                 display.print_row(row)
-        more = bool(limit) and next(rows, None) is not None
+        more = shown is not None and next(rows, None) is not None
     if not session.json and (more or not found):
         first = f"These were the first {display.count(found, 'row')}; --limit 0 shows all."
         display.say(first if more else f"The table {whole.name!r} has no such rows.")
@@ -225,7 +217,7 @@ def scan(
 @click.argument("row")
 @click.argument("column")
 @table_option
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Only the newest N.")
+@limit_option("The newest N timestamps")
 @common
 @click.pass_obj
 def history(session: Session, row: str, column: str, table: str | None, limit: int | None) -> None:
@@ -233,12 +225,14 @@ def history(session: Session, row: str, column: str, table: str | None, limit: i
 
     By timestamp: data, lock, write, notify and ack, as in figure 4 of the paper.
     """
+    shown = session.shown(limit)
     with session.open() as repo:
         one = arguments.find_column(repo, table, column)
         key = arguments.parse_row(one.table, row)
         cell = Cell(one.table_name, one.table.encode_row(key), one.key)
         name = display.cell_name(one, key)
-        versions = inspection.history(repo, one, key, limit)
+        found = inspection.history(repo, one, key, shown and shown + 1)
+        versions = found[:shown]
         here = inspection.failures(repo, table=one.table, row=key)
         failures = [failure for failure in here if failure.cell == cell]
         times, schema = repo.commit_times(), repo.schema
@@ -250,6 +244,9 @@ def history(session: Session, row: str, column: str, table: str | None, limit: i
         )
     elif versions or failures:
         display.print_history(cell, key, one, versions, failures, times)
+        if len(found) > len(versions):
+            newest = display.count(len(versions), "timestamp")
+            display.say(f"The newest {newest}; --limit 0 shows all.")
     else:
         display.say(f"{name} has no versions: none was written, or all were removed as garbage.")
 

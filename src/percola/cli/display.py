@@ -368,16 +368,24 @@ def print_observers(observers: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_failures(
-    failures: Iterable[Failure], schema: Schema, *, traceback: bool, observer: str | None = None
+    failures: Iterable[Failure],
+    schema: Schema,
+    *,
+    traceback: bool,
+    observer: str | None = None,
+    shown: int | None = None,
 ) -> None:
     """Print which changes were dead-lettered for which observers, and why.
 
-    `observer` is the name of the only one whose failures these are; None: of all.
+    `observer` is the name of the only one whose failures these are; None: of all. After `shown` the
+    others are only counted.
     """
     out = console()
     found = 0
     for one in failures:
         found += 1
+        if shown is not None and found > shown:
+            continue
         head = Text(one.observer, style="bold red")
         head.append(" on ", "not bold default").append(
             _stored_name(schema, one.cell), "bold default"
@@ -393,7 +401,11 @@ def print_failures(
         of = "" if observer is None else f" for an observer named {observer!r}"
         say(f"No change is dead-lettered{of}.")
     else:
-        say(f"{count(found, 'failure')}. Once the cause is fixed: percola failed retry --all")
+        listed = ""
+        if shown is not None and found > shown:
+            listed = f", of which these are the first {shown:,} (--limit 0 lists all)"
+        once = "Once the cause is fixed: percola failed retry --all"
+        say(f"{count(found, 'failure')}{listed}. {once}")
 
 
 def print_status(status: Status) -> None:

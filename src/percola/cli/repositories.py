@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 import click
@@ -11,7 +12,7 @@ import percola
 from percola import catalog, inspection
 from percola.cli import arguments, display
 from percola.cli import json_output as documents
-from percola.cli.session import ListByDefault, Session, common
+from percola.cli.session import ListByDefault, Session, common, limit_option
 from percola.connect.address import network_address
 from percola.errors import ConflictingOptionsError, NotARepositoryError, UsageError
 from percola.observers import loading as targets
@@ -193,17 +194,21 @@ def failed() -> None:
 @click.option(
     "--traceback/--no-traceback", default=True, help="Show tracebacks, or only what was raised."
 )
+@limit_option("At most N changes, though all are counted")
 @common
 @click.pass_obj
-def failed_list(session: Session, observer: str | None, traceback: bool) -> None:
+def failed_list(session: Session, observer: str | None, traceback: bool, limit: int | None) -> None:
     """List the changes that were dead-lettered because an observer kept failing, and why."""
+    shown = session.shown(limit)
     with session.open() as repo:
         found = inspection.failures(repo, observer=observer)
         if session.json:
-            listed = [documents.failure_json(one, repo.schema) for one in found]
+            listed = [documents.failure_json(one, repo.schema) for one in islice(found, shown)]
             documents.write_json({"failures": listed})
         else:
-            display.print_failures(found, repo.schema, traceback=traceback, observer=observer)
+            display.print_failures(
+                found, repo.schema, traceback=traceback, observer=observer, shown=shown
+            )
 
 
 @failed.command("retry")

@@ -27,6 +27,8 @@ from percola.transactions.snapshot import Snapshot
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+SHOWN: Final = 100
+"""How many rows, versions or dead letters a command lists unless it is told; with --json, all."""
 _NEGATIVE: Final = re.compile(r"-(\.?\d|inf)", re.IGNORECASE)
 
 
@@ -59,6 +61,12 @@ class Session:
     def user_code(self) -> AbstractContextManager[None]:
         """While a user's modules are imported and run: what they print is no part of the JSON."""
         return only_json() if self.json else nullcontext()
+
+    def shown(self, limit: int | None) -> int | None:
+        """How many a command with `limit_option` lists; None: all."""
+        if limit is None and not self.json:
+            return SHOWN
+        return min(limit or 0, sys.maxsize - 1) or None
 
     def show(self, document: object, sentence: str) -> None:
         """Print a result as JSON or as a sentence."""
@@ -271,6 +279,16 @@ def common(command: F) -> F:
 table_option = click.option(
     "-t", "--table", metavar="TABLE", help="The table, where the column does not tell."
 )
+
+
+def limit_option(what: str) -> Callable[[F], F]:
+    """Add `--limit` to a command that lists things; `shown` says how many that is."""
+    return click.option(
+        "--limit",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help=f"{what}; 0: all.  [default: {SHOWN}; with --json: all]",
+    )
 
 
 if TYPE_CHECKING:
