@@ -520,7 +520,8 @@ class Schema:
             if old["rows"] != table["rows"]:
                 raise SchemaMismatchError(
                     f"The table {table['name']!r} is declared with rows of {table['rows']}, but "
-                    f"the repository has it with rows of {old['rows']}."
+                    f"the repository has it with rows of {old['rows']}. Use another name for the "
+                    "new table, or declare it as it was."
                 )
             if table.get("feed"):
                 old["feed"] = True
@@ -532,6 +533,13 @@ class Schema:
                     old["columns"].append(member)
                 elif before == {**member, "observed": False} and member["observed"]:
                     before["observed"] = True
+                elif before == {**member, "observed": True} != member:
+                    raise SchemaMismatchError(
+                        f"The column {table['name']}.{name} is declared without observed=True, but "
+                        "in the repository it is observed, and stays so: declare it with "
+                        "observed=True. docs/guide.md, Changing tables and columns, says what to "
+                        "do if no observer is left for it."
+                    )
                 elif before != member:
                     raise SchemaMismatchError(
                         f"The column {table['name']}.{name} is declared as {_show(member)}, but "

@@ -52,7 +52,8 @@ from tests.unit.wrong_calls import repo as repo
     ("change", "words"),
     [
         (lambda t: t.column("title", int), "a column of str"),
-        (lambda t: t.column("seen"), "of bytes, observed"),
+        (lambda t: t.column("seen"), "stays so: declare it with observed=True"),
+        (lambda t: t.column("seen", str), "of bytes, observed"),
         (lambda t: t.family("title", str), "a family of str"),
         (lambda t: t.column("tag", int), "a column of int"),
         (lambda t: t.weak_column("seen"), "a weak column"),
@@ -71,7 +72,7 @@ def test_a_schema_that_contradicts_the_stored_one_is_refused(
     with pytest.raises(SchemaMismatchError) as caught:
         percola.open(tmp_path / "repo", schema=[Table("new"), table])
     check_message(caught.value, words)
-    with pytest.raises(SchemaMismatchError, match="rows of bytes"):
+    with pytest.raises(SchemaMismatchError, match=r"rows of bytes.*another name for the new table"):
         percola.open(tmp_path / "repo", schema=[Table("docs", rows=bytes)])
     with percola.open(tmp_path / "repo") as repo:
         assert repo.schema.to_json() == stored

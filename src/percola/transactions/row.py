@@ -95,8 +95,9 @@ class Row(Generic[R]):
             except UnknownColumnError as error:
                 raise UnknownColumnError(
                     f"The table {self._table.name!r} has a column {name.decode()!r} that was "
-                    "declared by another program, and not by this one: declare it, or name the "
-                    "columns that you read. Or open the repository again, and read "
+                    "declared by another program, or an earlier version of this one, and not by "
+                    "this one: declare it, or name the columns that you read. Or open the "
+                    "repository again, and read "
                     f"`repo.table({self._table.name!r})`, which has all columns."
                 ) from error
             if isinstance(column, Column):
