@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from click.shell_completion import ShellComplete
 from commands import (
     SECONDS,
     Answer,
@@ -27,6 +28,7 @@ from commands import (
 
 import percola
 from percola import Repository, Table
+from percola.cli.root import cli
 
 __all__ = ["folder", "repo"]
 
@@ -253,3 +255,31 @@ def test_help_names_every_command() -> None:
     ):  # fmt: skip
         assert f"\n  {name} " in answer.out
     assert "..." not in answer.out.split("Commands:")[1], "a sentence was cut"
+
+
+@pytest.mark.parametrize(
+    ("words", "completed"),
+    [
+        ("fai", ["failed"]),
+        ("failed re", ["retry"]),
+        ("failed --repo R re", ["retry"]),
+        ("observers pa", ["pause"]),
+        ("holds re", ["release"]),
+        ("failed --obs", ["--observer"]),  # Of its command `list`.
+        ("failed --observer index --trace", ["--traceback"]),
+        ("--repo R failed retry --al", ["--all"]),
+        ("init --durability re", ["relaxed"]),
+    ],
+)
+def test_a_shell_completes_commands_and_options(words: str, completed: list[str]) -> None:
+    *before, incomplete = words.split()
+    shell = ShellComplete(cli, {}, "percola", "_PERCOLA_COMPLETE")
+    assert [one.value for one in shell.get_completions(before, incomplete)] == completed
+
+
+def test_a_shell_completes_folders_and_files_by_what_it_finds(tmp_path: Path) -> None:
+    told = {"--repo": "dir,sh", "backup": "file,sh", "restore": "file,sh", "copy": "dir,sh"}
+    for word, found in told.items():
+        variables = {"COMP_WORDS": f"percola {word} sh", "COMP_CWORD": "2"}
+        answer = answer_of(command(), _PERCOLA_COMPLETE="bash_complete", **variables)
+        assert (answer.code, answer.out, answer.err) == (0, f"{found}\n", "")

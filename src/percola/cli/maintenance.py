@@ -32,6 +32,7 @@ from percola.cli.session import (
     Session,
     at_option,
     common,
+    completes,
     standard_input,
     standard_output,
 )
@@ -269,7 +270,7 @@ def _draw(repo: Repository, columns: Columns, finding: Finding) -> bool:
 
 
 @click.command()
-@click.argument("target")
+@click.argument("target", shell_complete=completes("dir"))
 @at_option
 @click.option(
     "--durability",
@@ -335,7 +336,7 @@ def copy(
 
 
 @click.command()
-@click.argument("file")
+@click.argument("file", shell_complete=completes("file"))
 @spark_options
 @common
 @click.pass_obj
@@ -375,7 +376,7 @@ def backup(session: Session, file: str, master: str | None) -> None:
 
 
 @click.command()
-@click.argument("file")
+@click.argument("file", shell_complete=completes("file"))
 @spark_options
 @common
 @click.pass_obj

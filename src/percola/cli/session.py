@@ -25,6 +25,9 @@ from percola.repository import Repository
 from percola.schema import Table
 from percola.transactions.snapshot import Snapshot
 
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 SHOWN: Final = 100
@@ -196,12 +199,21 @@ class ListByDefault(click.Group):
     """A group that runs its command `list` if none is named."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not self._names_command(ctx, args):
+        first = self._first_word(args)
+        is_named = first in self.commands or first in ctx.help_option_names
+        # If a shell completes the first word, that may become the name of a command.
+        if not is_named and (first is not None or not ctx.resilient_parsing):
             args.insert(0, "list")
         return super().parse_args(ctx, args)
 
-    def _names_command(self, ctx: click.Context, args: Sequence[str]) -> bool:
-        """Whether the first word after the group's own options is a command, or asks for help."""
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        found = super().shell_complete(ctx, incomplete)
+        known = {one.value for one in found}
+        listing = self.commands["list"].shell_complete(ctx, incomplete)
+        return found + [one for one in listing if one.value not in known]
+
+    def _first_word(self, args: Sequence[str]) -> str | None:
+        """The first word after the group's own options, if there is one."""
         own = [one for one in self.params if isinstance(one, click.Option)]
         flags = {name for one in own if one.is_flag for name in one.opts}
         taking = {name for one in own if not one.is_flag for name in one.opts}
@@ -210,8 +222,8 @@ class ListByDefault(click.Group):
             if text in taking:
                 next(words, None)
             elif text not in flags and text.partition("=")[0] not in taking:
-                return text in self.commands or text in ctx.help_option_names
-        return False
+                return text
+        return None
 
 
 def _never_go_without_output() -> None:
@@ -271,6 +283,7 @@ def common(command: F) -> F:
         metavar="PATH_OR_URL",
         expose_value=False,
         callback=_keep_repo,
+        shell_complete=completes("dir"),
         help="The repository: a folder, or a URL such as bigtable://…  [env: PERCOLA_REPO]",
     )
     return repo(json_option(command))
@@ -289,6 +302,19 @@ def limit_option(what: str) -> Callable[[F], F]:
         metavar="N",
         help=f"{what}; 0: all.  [default: {SHOWN}; with --json: all]",
     )
+
+
+def completes(kind: str) -> Callable[[click.Context, click.Parameter, str], list[CompletionItem]]:
+    """Have a shell complete a parameter by the names of files (`file`) or folders (`dir`)."""
+
+    def complete(
+        context: click.Context, parameter: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(incomplete, type=kind)]
+
+    return complete
 
 
 if TYPE_CHECKING:
