@@ -42,6 +42,22 @@ def test_gc_says_who_keeps_it_from_removing_more(repo: Repository) -> None:
         assert snapshot.get(bal, "Bob") == 1
 
 
+def test_gc_names_a_reader_also_where_its_user_has_no_name(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container that runs as a user of no account there; a worker ended by it."""
+
+    def fail(uid: int) -> None:
+        raise KeyError(f"getpwuid(): uid not found: {uid}")
+
+    monkeypatch.setattr("percola.platform.file_locks.pwd.getpwuid", fail)
+    put(repo, bal, "Bob", 1)
+    with repo.snapshot():
+        put(repo, bal, "Bob", 2)
+        answer = call("--repo", repo.address, "gc", "--retention", "0")
+        assert f"is still being read by process {os.getpid()} (user {os.getuid()}, " in answer.out
+
+
 def test_a_hold_that_keeps_it_from_removing_more_is_listed_and_released(repo: Repository) -> None:
     where = ("--repo", repo.address)
     assert run(*where, "holds").out == "There are no retention holds.\n"

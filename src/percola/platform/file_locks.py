@@ -74,7 +74,8 @@ def holders(fd: int, kind: str, byte: int = 0) -> list[Holder]:
 def _holder(pid: int) -> Holder:
     user, command = "unknown", "unknown"
     folder = Path(f"/proc/{pid}")
-    with contextlib.suppress(OSError):
+    # KeyError: a user without a name here, as of a container.
+    with contextlib.suppress(OSError, KeyError):
         number = folder.stat().st_uid
         user = str(number)
         command = folder.joinpath("comm").read_text().strip()
