@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 import pytest
 from commands import bal, call, folder, is_error, put, repo, run, title
@@ -56,6 +57,22 @@ def test_gc_names_a_reader_also_where_its_user_has_no_name(
         put(repo, bal, "Bob", 2)
         answer = call("--repo", repo.address, "gc", "--retention", "0")
         assert f"is still being read by process {os.getpid()} (user {os.getuid()}, " in answer.out
+
+
+def test_gc_names_a_reader_also_if_the_kernel_has_cut_its_name_within_a_letter(
+    repo: Repository,
+) -> None:
+    name = Path("/proc/self/comm")
+    before = name.read_bytes()
+    put(repo, bal, "Bob", 1)
+    with repo.snapshot():
+        put(repo, bal, "Bob", 2)
+        name.write_bytes("обработчик.py".encode())
+        try:
+            answer = call("--repo", repo.address, "gc", "--retention", "0")
+        finally:
+            name.write_bytes(before)
+        assert f"by process {os.getpid()} (user " in answer.out and ", 'обработ" in answer.out
 
 
 def test_a_hold_that_keeps_it_from_removing_more_is_listed_and_released(repo: Repository) -> None:

@@ -78,7 +78,8 @@ def _holder(pid: int) -> Holder:
     with contextlib.suppress(OSError, KeyError):
         number = folder.stat().st_uid
         user = str(number)
-        command = folder.joinpath("comm").read_text().strip()
+        # The kernel cuts it after 15 bytes, perhaps within a letter.
+        command = folder.joinpath("comm").read_text("utf-8", "backslashreplace").strip()
         user = pwd.getpwuid(number).pw_name
     return Holder(pid, user, command)
 
