@@ -240,7 +240,7 @@ def open_as_nobody(pipe: Connection, folder: Path) -> list[str]:
     return errors
 
 
-def test_a_repository_of_another_user_is_not_said_to_be_damaged() -> None:
+def test_a_repository_of_another_user_is_said_to_be_one_and_not_damaged() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "repo"
         percola.open(folder, schema=[docs]).close()
@@ -251,7 +251,10 @@ def test_a_repository_of_another_user_is_not_said_to_be_damaged() -> None:
                 errors = child.hear()
         finally:
             folder.chmod(0o755)
-        assert errors == [f"The repository {folder} cannot be used: Permission denied."] * 2
+        what = f"The repository {folder} cannot be used: Permission denied. Work as a user who may"
+        for error in errors:
+            assert error.startswith(what) and error.endswith(f" it belongs to {folder.owner()}.")
+        assert len(errors) == 2
 
 
 def test_a_folder_that_may_not_be_written_is_one_clear_error() -> None:

@@ -151,13 +151,22 @@ def _open(folder: Path, real: Path, durability: str | None, *, create: bool) -> 
         occupy_standard_streams()
         coordination = LocalCoordination(real)
     except OSError as error:
-        if is_full(error):
-            raise no_room(folder) from error
-        raise RepositoryError(
-            f"The repository {folder} cannot be used: {error.strerror}."
-        ) from error
+        raise _unusable(folder, error) from error
     store = LmdbStore(real / "store", durability=durability)
     return LocalConnection(real, durability, store, coordination, file_of(real / "store"))
+
+
+def _unusable(folder: Path, error: OSError) -> RepositoryError:
+    """The error for a folder whose files cannot be opened."""
+    if is_full(error):
+        return no_room(folder)
+    told = f"The repository {folder} cannot be used: {error.strerror}."
+    if isinstance(error, PermissionError):
+        told += " Work as a user who may write there, which reading it takes as well"
+        with contextlib.suppress(OSError, KeyError):  # A user without a name on this machine.
+            told += f": it belongs to {folder.owner()}"
+        told += "."
+    return RepositoryError(told)
 
 
 def _lost(folder: Path) -> str | None:
@@ -188,9 +197,7 @@ def _describe(folder: Path, durability: str | None, *, create: bool) -> dict[str
         ) from error
     except OSError as error:
         # Says nothing of the file: there may be too many others open.
-        raise RepositoryError(
-            f"The repository {folder} cannot be used: {error.strerror}."
-        ) from error
+        raise _unusable(folder, error) from error
     if version != FORMAT:
         raise RepositoryVersionError(
             f"The repository {folder} has format {version}; this version of Percola reads format "
