@@ -95,8 +95,21 @@ def test_init_stores_the_schema_of_a_module_and_adds_to_it_later(tmp_path: Path)
 )
 def test_init_refuses_an_unreadable_column_and_creates_nothing(tmp_path: Path, spec: str) -> None:
     answer = call("--repo", tmp_path / "r", "init", "--column", spec)
-    assert is_error(answer, spec, "declares no column", "TABLE.COLUMN:TYPE", "decimal(p,s)")
+    assert is_error(answer, spec, "declares no column: ", "TABLE.COLUMN:TYPE", "decimal(p,s)")
     assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"),
+    [
+        ("decimal(39,2)", "its precision is a whole number from 1 to 38. Write TABLE.COLUMN:TYPE"),
+        ("decimal(5,7)", "its scale is a whole number from 0 to 5. Write TABLE.COLUMN:TYPE"),
+        ("map<json,str>", "The keys of a map cannot be json: use a scalar type. Write"),
+    ],
+)
+def test_init_says_why_a_type_cannot_be(tmp_path: Path, kind: str, reason: str) -> None:
+    answer = call("--repo", tmp_path / "r", "init", "--column", f"shop.p:{kind}")
+    assert is_error(answer, kind, reason)
 
 
 def test_init_refuses_what_is_no_place_for_a_repository(tmp_path: Path) -> None:

@@ -200,7 +200,8 @@ def declare_tables(columns: Iterable[str]) -> list[Table[Any]]:
         try:
             codec = parse_type(kind or "bytes")
         except SchemaError as error:
-            raise _bad_column(text) from error
+            named = "names no type" not in str(error)  # The types are listed in any case.
+            raise _bad_column(text, str(error) if named else "") from error
         if also == "family":
             table.family(column, codec)
         else:
@@ -208,9 +209,9 @@ def declare_tables(columns: Iterable[str]) -> list[Table[Any]]:
     return list(tables.values())
 
 
-def _bad_column(text: str) -> UsageError:
+def _bad_column(text: str, reason: str = "") -> UsageError:
     return UsageError(
-        f"{text!r} declares no column: write TABLE.COLUMN:TYPE with a type of "
+        f"{text!r} declares no column: {reason}{' W' if reason else 'w'}rite TABLE.COLUMN:TYPE with a type of "
         f"{', '.join(TYPE_NAMES)}, and {' or '.join(_KINDS)} after it if it is (docs.title:str, "
         "docs.contents:bytes:observed, docs.member:int:family); TABLE.COLUMN:weak for a weak "
         "column."
