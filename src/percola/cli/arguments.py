@@ -210,8 +210,9 @@ def declare_tables(columns: Iterable[str]) -> list[Table[Any]]:
 
 
 def _bad_column(text: str, reason: str = "") -> UsageError:
+    how = f"{reason} Write" if reason else "write"
     return UsageError(
-        f"{text!r} declares no column: {reason}{' W' if reason else 'w'}rite TABLE.COLUMN:TYPE with a type of "
+        f"{text!r} declares no column: {how} TABLE.COLUMN:TYPE with a type of "
         f"{', '.join(TYPE_NAMES)}, and {' or '.join(_KINDS)} after it if it is (docs.title:str, "
         "docs.contents:bytes:observed, docs.member:int:family); TABLE.COLUMN:weak for a weak "
         "column."
