@@ -127,6 +127,12 @@ def test_locks_shows_transactions_their_cells_and_whether_the_owner_lives(tmp_pa
         lines = answer.out.splitlines()
         assert "which is alive" in lines[0] and "Nothing is wrong" not in answer.out
         assert lines[1:] == ["  bank['a'].bal  (primary)", "  bank['b'].bal", "  bank['c'].bal"]
+        # A job of Spark may hold a million.
+        few = call("--repo", folder, "locks", "--limit", 2).out.splitlines()
+        assert few[1:] == [*lines[1:3], "  … and 1 more (--limit 0 shows all)"]
+        assert call("--repo", folder, "locks", "--limit", 0).out.splitlines()[1:] == lines[1:]
+        two = call("--repo", folder, "locks", "--limit", 2, "--json").json["locks"]
+        assert [one["row"] for one in two] == ["a", "b"]
         program.kill()
     answer = run("--repo", folder, "locks")
     assert "which has ended" in answer.out and "whoever reads or writes" in answer.out

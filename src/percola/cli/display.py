@@ -263,8 +263,11 @@ def _describe_change(change: Change, times: CommitTimes, schema: Schema) -> Text
     return text
 
 
-def print_locks(locks: Sequence[HeldLock], schema: Schema) -> None:
-    """Print the locks by transaction, and how those of dead owners will be resolved."""
+def print_locks(locks: Sequence[HeldLock], schema: Schema, *, shown: int | None = None) -> None:
+    """Print the locks by transaction, and how those of dead owners will be resolved.
+
+    Of each transaction the first `shown`, its primary among them; None: all.
+    """
     out = console()
     if not locks:
         say("No cell is locked.")
@@ -284,12 +287,14 @@ def print_locks(locks: Sequence[HeldLock], schema: Schema) -> None:
             head.append("which has ended", "not bold red")
         head.append(f"; refreshed {duration(first.age_seconds)} ago", "not bold")
         out.print(head, soft_wrap=True)
-        for lock in sorted(group, key=lambda lock: not lock.is_primary):
+        for lock in sorted(group, key=lambda lock: not lock.is_primary)[:shown]:
             notes = ["primary"] if lock.is_primary else []
             notes += [_OPS[lock.record.op]] if lock.record.op in _OPS else []
             note = f"  ({', '.join(notes)})" if notes else ""
             line = Text(f"  {_stored_name(schema, lock.cell)}").append(note, "yellow")
             out.print(line, soft_wrap=True)
+        if shown is not None and len(group) > shown:
+            out.print(f"  … and {len(group) - shown:,} more (--limit 0 shows all)")
         if not first.is_primary:
             primary = _stored_name(schema, first.record.primary)
             out.print(f"  its primary, {primary}, is decided already", soft_wrap=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import islice
 from typing import Any
@@ -129,20 +130,27 @@ def _listed(noun: str, names: Sequence[str]) -> str:
 
 
 @click.command()
+@limit_option("At most N cells of each transaction")
 @common
 @click.pass_obj
-def locks(session: Session) -> None:
+def locks(session: Session, limit: int | None) -> None:
     """List the locks, by transaction.
 
     Each with its primary and whether the process that owns it is alive.
     """
+    shown = session.shown(limit)
     with session.open() as repo:
         found, schema = list(inspection.locks(repo)), repo.schema
     if session.json:
-        listed = [documents.held_lock_json(lock, schema) for lock in found]
-        documents.write_json({"locks": listed})
+        listed: Counter[int] = Counter()
+        kept = []
+        for lock in found:
+            listed[lock.start_ts] += 1
+            if shown is None or listed[lock.start_ts] <= shown:
+                kept.append(documents.held_lock_json(lock, schema))
+        documents.write_json({"locks": kept})
     else:
-        display.print_locks(found, schema)
+        display.print_locks(found, schema, shown=shown)
 
 
 @click.command()
