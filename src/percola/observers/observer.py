@@ -73,7 +73,7 @@ from percola.errors import ObserverError, ObserverTimeoutError
 from percola.observers.run_records import Recorder
 from percola.schema import Column, R, Table, WeakColumn, check_name
 from percola.transactions.context import TransactionContext
-from percola.transactions.retry import is_undone, works_later
+from percola.transactions.retry import is_undone, not_callable_with, works_later
 from percola.transactions.snapshot import Snapshot
 from percola.transactions.transaction import Transaction
 
@@ -156,6 +156,11 @@ class Observer(Generic[R]):
                 f"The function of the observer {self.name!r} is a coroutine or a generator, which "
                 "does its work after the run has committed: nothing would be done, and the change "
                 "would count as answered. Make it a plain function."
+            )
+        if (why := not_callable_with(self.function, 2)) is not None:
+            raise ObserverError(
+                f"The function of the observer {self.name!r} cannot be called with a transaction "
+                f"and a row ({why}): write def {self.name}(t, row)."
             )
         if not isinstance(self.batch, int) or self.batch < 1:
             raise ObserverError(

@@ -49,6 +49,20 @@ def works_later(function: object) -> bool:
     return any(check(function) for check in checks)
 
 
+def not_callable_with(function: Callable[..., object], count: int) -> str | None:
+    """Why the function cannot be called with so many arguments; None if it can, as far as known."""
+    try:
+        # A decorator's own arguments count, not those of the function that it wraps.
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return None
+    try:
+        signature.bind(*[None] * count)
+    except TypeError as error:
+        return str(error)
+    return None
+
+
 def is_undone(result: object) -> bool:
     """Whether a function has returned this in place of its work: it has yet to be run."""
     if isinstance(result, CoroutineType):
