@@ -649,7 +649,8 @@ def open(
             if not (create and tables) and not has_schema(connection.store):
                 raise NotARepositoryError(
                     f"There is no repository at {network.store} yet. Create one with 'percola "
-                    f"--repo {text} init', or name another place."
+                    f"--repo {text} init' (in a program, by percola.open with a schema), or name "
+                    "another place."
                 )
             return Repository(
                 text,

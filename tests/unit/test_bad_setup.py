@@ -109,7 +109,9 @@ def test_a_file_is_not_a_repository(tmp_path: Path) -> None:
 
 def test_a_missing_repository_is_created_only_if_it_may_be(tmp_path: Path) -> None:
     for options in ({"create": False, "schema": TABLES}, {"schema": []}, {}):
-        with pytest.raises(NotARepositoryError, match="There is no repository at"):
+        with pytest.raises(
+            NotARepositoryError, match=r"There is no repository at .* with a schema"
+        ):
             percola.open(tmp_path / "missing", **any_(options))
     assert not (tmp_path / "missing").exists()
 

@@ -219,8 +219,8 @@ def _found(folder: Path, durability: str | None, *, create: bool) -> dict[str, A
         )
     if not create:
         raise NotARepositoryError(
-            f"There is no repository at {folder}. Create one with 'percola --repo {folder} init', "
-            "or name another folder."
+            f"There is no repository at {folder}. Create one with 'percola --repo {folder} init' "
+            "(in a program, by percola.open with a schema), or name another folder."
         )
     description = {"format": FORMAT, "store": "lmdb", "durability": durability or "full"}
     try:
