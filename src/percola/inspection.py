@@ -386,7 +386,8 @@ class Status:
         durability: the default that it was created with; None where a store has none.
         last_ts: the last timestamp handed out.
         safe_point: the oldest timestamp that can be read; 0 before any garbage collection.
-        statistics: what the store says of itself: entries by kind, and `bytes` on disk.
+        statistics: what the store says of itself: entries by kind, and `bytes` on disk; empty on a
+            network store, which counts neither.
         tables: its tables, with their columns.
         processes: those that live now.
         locks: how many cells are locked.
@@ -433,7 +434,8 @@ def status(repo: Repository) -> Status:
         durability(repo),
         context.oracle.read_timestamp(),
         context.store.safe_point(),
-        context.store.statistics(),
+        # Those of a network store count what this process has asked of it.
+        context.store.statistics() if context.calls is None else {},
         tuple(repo.schema),
         tuple(processes(repo)),
         len(held),

@@ -21,6 +21,8 @@ from stores import (
 import percola
 from percola import Observer, Repository, UsageError, Worker, inspection
 from percola.cells import Kind, Op, decode_lock
+from percola.store.counting import CountedStore, StoreCalls
+from percola.store.forwarding import ForwardingStore
 from tests.unit.checked import (
     TABLES,
     bal,
@@ -377,6 +379,18 @@ def test_status_counts_what_there_is(ground: Ground) -> None:
     assert {table.name for table in status.tables} == {"docs", "bank"}
     assert t.commit_ts is not None and status.last_ts > t.commit_ts
     assert status.format == 1
+
+
+def test_status_tells_no_calls_of_this_process_for_what_is_in_a_network_store(
+    ground: Ground,
+) -> None:
+    class Remote(ForwardingStore):
+        def statistics(self) -> dict[str, int]:
+            return {"get": 6, "scan": 4}
+
+    counted = CountedStore(Remote(ground.store), StoreCalls())
+    repo = ground.repo(TABLES, store=counted, one_step=False)
+    assert inspection.status(repo).statistics == {}
 
 
 def test_status_names_durability_and_live_observers_of_a_repository_on_disk(tmp_path: Path) -> None:
