@@ -16,6 +16,7 @@ import functools
 import itertools
 import os
 import random
+import shlex
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -649,8 +650,8 @@ def open(
             if not (create and tables) and not has_schema(connection.store):
                 raise NotARepositoryError(
                     f"There is no repository at {network.store} yet. Create one with 'percola "
-                    f"--repo {text} init' (in a program, by percola.open with a schema), or name "
-                    "another place."
+                    f"--repo {shlex.quote(text)} init' (in a program, by percola.open with a "
+                    "schema), or name another place."
                 )
             return Repository(
                 text,

@@ -114,6 +114,9 @@ def test_a_missing_repository_is_created_only_if_it_may_be(tmp_path: Path) -> No
         ):
             percola.open(tmp_path / "missing", **any_(options))
     assert not (tmp_path / "missing").exists()
+    # What is to be typed is quoted as a shell takes it.
+    with pytest.raises(NotARepositoryError, match=r"percola --repo '[^']+/not here' init"):
+        percola.open(tmp_path / "not here")
 
 
 @pytest.mark.parametrize("version", [0, 2, "1", None])

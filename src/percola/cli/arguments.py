@@ -11,6 +11,7 @@ import base64
 import binascii
 import os
 import re
+import shlex
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -54,8 +55,8 @@ def find_table(repo: Repository, name: str | None) -> Table[Any]:
     if not tables:
         raise UsageError(
             f"The repository {repo.address} has no tables yet. Declare some with "
-            f"'percola --repo {repo.address} init --column docs.title:str' (or --schema), or "
-            "from a program."
+            f"'percola --repo {shlex.quote(repo.address)} init --column docs.title:str' (or "
+            "--schema), or from a program."
         )
     if len(tables) > 1:
         names = ", ".join(sorted(table.name for table in tables))

@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -219,7 +220,8 @@ def _found(folder: Path, durability: str | None, *, create: bool) -> dict[str, A
         )
     if not create:
         raise NotARepositoryError(
-            f"There is no repository at {folder}. Create one with 'percola --repo {folder} init' "
+            f"There is no repository at {folder}. Create one with "
+            f"'percola --repo {shlex.quote(str(folder))} init' "
             "(in a program, by percola.open with a schema), or name another folder."
         )
     description = {"format": FORMAT, "store": "lmdb", "durability": durability or "full"}
