@@ -522,8 +522,8 @@ def _collected_sentence(collected: Collected) -> str:
         lines.append("Nothing to do: there has been no later safe point since the last time.")
     else:
         lines.append(
-            "Nothing to remove yet: times are recorded from now on, and a version is removed once "
-            "it has been superseded for the whole retention."
+            "Nothing to remove yet: a version is removed once it has been superseded for the whole "
+            "retention, by the times that workers and each 'percola gc' record."
         )
     if collected.locks:
         lines.append(f"Resolved {display.count(collected.locks, 'lock')} of ended transactions.")
