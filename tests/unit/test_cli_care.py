@@ -258,6 +258,9 @@ def test_nothing_is_overwritten(folder: Path, tmp_path: Path) -> None:
     assert is_error(call("--repo", folder, "restore", file), "overwrites nothing")
     answer = call("--repo", folder, "--json", "backup", file)
     assert answer.code == 1 and "overwrites nothing" in answer.err
+    # As of a variable that is not set: no path, not the current folder.
+    assert is_error(call("--repo", folder, "backup", ""), "name of the backup's file is empty")
+    assert is_error(call("--repo", tmp_path / "new", "restore", ""), "file is empty")
 
 
 def test_a_backup_is_restored_to_the_folder_that_its_address_names_or_not_at_all(

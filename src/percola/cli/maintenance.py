@@ -413,7 +413,11 @@ def restore(session: Session, file: str, master: str | None) -> None:
 
 
 def _refuse(network: bool, file: str, master: str | None) -> None:
-    """Refuse what does not go together."""
+    """Refuse what does not go together, and an empty name: as a path it is the current folder."""
+    if not file:
+        raise UsageError(
+            "The name of the backup's file is empty, as of a variable that is not set."
+        )
     if network and file == "-":
         raise ConflictingOptionsError(
             "The backup of a network store is a file, with a folder beside it while it is made or "
