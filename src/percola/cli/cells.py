@@ -221,7 +221,7 @@ def scan(
 @common
 @click.pass_obj
 def history(session: Session, row: str, column: str, table: str | None, limit: int | None) -> None:
-    """Show every version of a cell.
+    """Show the versions of a cell.
 
     By timestamp: data, lock, write, notify and ack, as in figure 4 of the paper.
     """

@@ -28,7 +28,7 @@ _COMMANDS: Final = {
     "gc": ("maintenance:gc", "Remove versions that can no longer be read."),
     "get": ("cells:get", "Print a cell, or a whole row."),
     "hbase-jars": ("dev_cluster:hbase_jars", "Fetch HBase's jars with Maven if they are missing."),
-    "history": ("cells:history", "Show every version of a cell."),
+    "history": ("cells:history", "Show the versions of a cell."),
     "holds": ("repositories:holds", "List or release retention holds."),
     "init": ("repositories:init", "Create a repository, or add tables to one."),
     "locks": ("repositories:locks", "List the locks, by transaction."),
