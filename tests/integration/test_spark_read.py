@@ -420,3 +420,6 @@ def test_no_repository_no_table_and_a_wrong_schema_are_told(
         read(schema="size string").count()
     with pytest.raises(PySparkException, match=r"atomicity is for df\.write"):
         read(atomicity="row").count()
+    put(repo, 2)
+    with pytest.raises(PySparkException, match=r"docs\['row-000000'\].title has no value, and"):
+        read(schema="size int, title string NOT NULL").count()

@@ -169,8 +169,11 @@ def test_rows_come_with_what_they_were_before(repo: Repository, streams: Streams
     assert second["before"].asDict() == {"title": "A", "size": None, "link": {"x": "y"}}
     assert third["before"].asDict() == {"title": "title 7", "size": 7, "link": {"x": "y"}}
     assert (third["title"], third["size"]) == (None, None)
-    _, second, _ = run("row string, commit_ts bigint, before struct<row string, size bigint>")
+    _, second, third = run(
+        "row string, commit_ts bigint, before struct<row: string, size: bigint NOT NULL>"
+    )
     assert second["before"] is None, "the row had no size"
+    assert third["before"]["size"] == 7
     assert run(columns="size")[2]["before"].asDict() == {"size": 7}
     with pytest.raises(PySparkException, match="'before' is a struct of the table's columns"):
         run("row string, before string")

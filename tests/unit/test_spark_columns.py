@@ -12,7 +12,15 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
 from spark_schemas import kind, struct
 
 from percola import JSON, Codec, SchemaError, Table, UnknownColumnError, WrongTypeError
@@ -185,6 +193,38 @@ def test_a_value_in_a_family_is_named_with_its_cell() -> None:
         to_batch(
             chosen(docs, names="links"), [(b"a", {b"links:x": b"1"}), (b"b", {b"links:x": b"many"})]
         )
+
+
+NEVER_NULL = StructType([StructField("n", LongType(), nullable=False)])
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "good", "bad", "what"),
+    [
+        ("size", LongType(), 7, None, "has no value"),
+        ("links", MapType(StringType(), LongType(), False), None, None, "has no value"),
+        ("meta", ArrayType(LongType(), False), [1], [1, None], "has a null inside"),
+        ("meta", MapType(StringType(), LongType(), False), {"k": 1}, {"k": None}, "has a null"),
+        ("meta", NEVER_NULL, {"n": 1}, {}, "has a null inside"),
+        ("meta", ArrayType(NEVER_NULL), [None, {"n": 1}], [{"n": 1}, {}], "has a null inside"),
+    ],
+)
+def test_a_null_where_the_schema_has_none_is_named_with_its_cell(
+    name: str, kind: DataType, good: Any, bad: Any, what: str
+) -> None:
+    """Spark does not look for it, and ends with an error of Java's."""
+    columns = chosen(docs, StructType([StructField(name, kind, nullable=False)]))
+
+    def read(*values: Any) -> pa.RecordBatch:
+        if name == "links":
+            return to_batch(columns, [(b"row-%d" % at, v) for at, v in enumerate(values)])
+        return to_batch(columns, rows(name, *values))
+
+    if name == "links":
+        good, bad = {b"links:a": b"1"}, {}
+    assert read(good, good).num_rows == 2
+    with pytest.raises(WrongTypeError, match=rf"^docs\['row-1'\].{name} {what}.* NOT NULL"):
+        read(good, bad)
 
 
 def test_a_row_that_is_not_text_is_named() -> None:

@@ -54,6 +54,9 @@ from percola.store.capabilities import cell_scan
 ROW: Final = "row"
 """The default name of the Spark column with the row's key; the option rowColumn changes it."""
 
+NEVER_NULL: Final = pa.field("", pa.bool_(), nullable=False)
+"""For `check_nulls`: no value of the array is null, whatever is in the values."""
+
 Rows: TypeAlias = Sequence[tuple[bytes, Mapping[bytes, bytes]]]
 """Rows as a snapshot reads them: the encoded key, and the encoded values by column."""
 
@@ -353,6 +356,7 @@ def value_array(one: Chosen, raws: Raws, keys: Raws, kind: pa.DataType) -> pa.Ar
         raws,
         kind,
         lambda at: table.shown(Cell(table.name, _binary(keys)[at].as_py(), column)),
+        nullable=one.field.nullable,
     )
 
 
@@ -362,11 +366,65 @@ def cells_array(
     raws: Raws,
     kind: pa.DataType,
     cell: Callable[[int], str],
+    *,
+    nullable: bool = True,
 ) -> pa.Array:
     """Encoded values as an Arrow array of `kind`, the Arrow type of Spark's type `spark`.
 
-    `cell` names the cell of a value: WrongTypeError has that of the first not of the type.
+    `cell` names the cell of a value: WrongTypeError has that of the first not of the type, or that
+    is null, or has a null in it, where the type or `nullable` has none.
     """
+    found = _cells_array(codec, spark, raws, kind, cell)
+    check_nulls(found, pa.field("", kind, nullable), cell)
+    return found
+
+
+def check_nulls(array: pa.Array, field: pa.Field, cell: Callable[[int], str]) -> None:
+    """Raise WrongTypeError for a null where an array's field has none: Spark does not look for it."""
+    if not _forbids_nulls(field) or not _has_null(array, field):
+        return
+    at = next(at for at in range(len(array)) if _has_null(array[at : at + 1], field))
+    what = "has a null inside of its value" if array[at].is_valid else "has no value"
+    raise WrongTypeError(
+        f"{cell(at)} {what}, and the frame's schema says that there is none: any row may lack a "
+        "cell. Let the schema have nulls there (nullable=True, or without NOT NULL)."
+    )
+
+
+def _forbids_nulls(field: pa.Field) -> bool:
+    """Whether no value of a field is null, or nothing at some place inside of one."""
+    return not field.nullable or any(map(_forbids_nulls, _inside(field.type)))
+
+
+def _has_null(array: pa.Array, field: pa.Field) -> bool:
+    if not field.nullable and array.null_count:
+        return True
+    inside = [one for one in _inside(field.type) if _forbids_nulls(one)]
+    if not inside:
+        return False
+    there = array.take(pa.array(_where(pc.is_valid(array))))  # A copy: a slice's items are all.
+    if pa.types.is_struct(field.type):
+        return any(_has_null(pc.struct_field(there, one.name), one) for one in inside)
+    values = there.items if pa.types.is_map(field.type) else there.flatten()
+    return _has_null(values, inside[0])
+
+
+def _inside(kind: pa.DataType) -> list[pa.Field]:
+    """The fields of a type whose values contain others; of a map that of its values."""
+    if pa.types.is_struct(kind):
+        return list(kind)
+    if pa.types.is_map(kind):
+        return [kind.item_field]
+    return [kind.value_field] if pa.types.is_list(kind) else []
+
+
+def _cells_array(
+    codec: Codec[Any],
+    spark: DataType,
+    raws: Raws,
+    kind: pa.DataType,
+    cell: Callable[[int], str],
+) -> pa.Array:
     as_text = codec.name == "json" and isinstance(spark, StringType)
     if is_fixed(codec):
         try:
@@ -448,7 +506,15 @@ def _family_array(
     offsets = np.append(0, np.cumsum(counts)).astype(np.int32)
     # A map without entries is null.
     nullable = pa.array(offsets, mask=np.append(counts == 0, False))
-    return pa.MapArray.from_arrays(nullable, qualifiers(names, family), items, type=kind)
+    maps = pa.MapArray.from_arrays(nullable, qualifiers(names, family), items, type=kind)
+    if not one.field.nullable:
+        name, table = family.name.encode(), family.table
+        check_nulls(
+            maps,
+            NEVER_NULL,  # What is in the maps has been checked.
+            lambda at: table.shown(Cell(table.name, cells.rows[at].as_py(), name)),
+        )
+    return maps
 
 
 def qualifiers(names: pa.Array, family: Family[Any, Any]) -> pa.Array:

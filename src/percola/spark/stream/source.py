@@ -22,6 +22,7 @@ so Spark may repeat them.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -45,7 +46,7 @@ from percola import (
 from percola.debezium import Events
 from percola.feed import RowImage, check_start, read_changes, read_rows, settle, settled, since
 from percola.schema import WeakColumn
-from percola.spark.columns import Chosen, arrays_of, cells_of, chosen
+from percola.spark.columns import NEVER_NULL, Chosen, arrays_of, cells_of, check_nulls, chosen
 from percola.spark.options import Options
 from percola.spark.partitioning import row_ranges
 from percola.spark.sentences import errors_are_sentences
@@ -628,7 +629,7 @@ def _converter(schema: StructType, columns: Sequence[Chosen], before: Sequence[C
             elif field.name.casefold() == COMMIT_TS:
                 arrays.append(pa.array([one.commit_ts for one in rows], field.type))
             elif before and field.name.casefold() == BEFORE:
-                arrays.append(_past_array(rows, before, field.type))
+                arrays.append(_past_array(rows, before, field))
             else:
                 names = [[name.decode() for name in one.changed] for one in rows]
                 arrays.append(pa.array(names, field.type))
@@ -637,15 +638,18 @@ def _converter(schema: StructType, columns: Sequence[Chosen], before: Sequence[C
     return convert
 
 
-def _past_array(
-    rows: Sequence[RowImage], columns: Sequence[Chosen], kind: pa.StructType
-) -> pa.Array:
+def _past_array(rows: Sequence[RowImage], columns: Sequence[Chosen], field: pa.Field) -> pa.Array:
     """The rows as they were before; null where there was none, and in a table's first reading."""
-    fields = list(kind)
-    read = cells_of([(one.row, one.before or {}) for one in rows])
-    absent = pa.array([not one.before for one in rows], pa.bool_())
-    members = arrays_of(columns, read, pa.schema(fields))
-    return pa.StructArray.from_arrays(members, fields=fields, mask=absent)
+    there = [(one.row, one.before) for one in rows if one.before]
+    members = arrays_of(columns, cells_of(there), pa.schema(list(field.type)))
+    present = pa.StructArray.from_arrays(members, fields=list(field.type))
+    places = itertools.count()
+    found = present.take(
+        pa.array([next(places) if one.before else None for one in rows], pa.int64())
+    )
+    if not field.nullable:
+        check_nulls(found, NEVER_NULL, lambda at: f"{BEFORE!r} of the row {rows[at].row!r}")
+    return found
 
 
 def _next(row: bytes) -> bytes:
