@@ -380,7 +380,7 @@ def cells_array(
 
 
 def check_nulls(array: pa.Array, field: pa.Field, cell: Callable[[int], str]) -> None:
-    """Raise WrongTypeError for a null where an array's field has none: Spark does not look for it."""
+    """Raise WrongTypeError for a null where a field has none: Spark does not look for it."""
     if not _forbids_nulls(field) or not _has_null(array, field):
         return
     at = next(at for at in range(len(array)) if _has_null(array[at : at + 1], field))

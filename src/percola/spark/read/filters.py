@@ -50,6 +50,7 @@ from percola.spark.columns import Chosen, schema_of
 from percola.spark.partitioning import Range, default_partitions
 from percola.spark.read.scan import Sieve
 from percola.spark.read.snapshot import TableReader
+from percola.spark.sentences import errors_are_sentences
 from percola.transactions.snapshot import after_prefix
 
 _POINTS: Final = 64
@@ -72,6 +73,7 @@ class FilteringReader(TableReader):
     _ranges: list[Range] | None = None
     _filters: tuple[Filter, ...] = ()
 
+    @errors_are_sentences
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
         """Accept supported filters; return those that Spark must evaluate again."""
         low, high = self._range
@@ -88,6 +90,7 @@ class FilteringReader(TableReader):
         self._filters = tuple(left)
         return left
 
+    @errors_are_sentences
     def partitions(self) -> list[InputPartition]:
         """Ranges of rows: one is cut at tablets, several are distributed over the tasks."""
         if self._ranges is None:

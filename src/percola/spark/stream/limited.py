@@ -42,6 +42,7 @@ class LimitedFeedReader(FeedReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(size)
         return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
 
+    @errors_are_sentences
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Fix the end of this run: later commits are left to the next one."""
         self._target = self._find_settled()

@@ -496,6 +496,7 @@ class FeedReader(DataSourceStreamReader):
                 convert = _converter(self._schema, self._columns, self._before)
             yield from _batches(repository, table, convert, self._columns, self._before, partition)
 
+    @errors_are_sentences
     def commit(self, end: dict[str, Any]) -> None:
         """Record that Spark will not request anything before `end` again."""
         self._hold(Position.of(end))
