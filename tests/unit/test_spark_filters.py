@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -24,10 +25,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import FloatType, StringType, StructField, StructType
 
+import percola
 from percola import DATE, JSON, TIMESTAMP, Table
 from percola.spark.columns import Chosen, chosen, schema_of
+from percola.spark.options import Options
 from percola.spark.partitioning import Range
-from percola.spark.read.filters import intersected, row_ranges_of, sieve_of
+from percola.spark.read.filters import FilteringReader, intersected, row_ranges_of, sieve_of
+from percola.spark.read.scan import RangeReader, Sieve
 
 docs = Table("docs")
 docs.column("title", str)
@@ -168,6 +172,58 @@ def test_text_that_is_compared_by_rules_of_a_language_is_left_to_spark() -> None
 
 
 # --- Rows -----------------------------------------------------------------------------------
+
+
+def test_a_list_of_rows_is_not_read_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with percola.open(tmp_path / "repo", [docs]) as repo:
+        with repo.transaction() as t:
+            for row in "abc":
+                t.set(docs.resolve("title"), row, row)  # type: ignore[arg-type]
+        given = {"path": str(tmp_path / "repo"), "table": "docs", "holdSeconds": "0"}
+        schema = StructType([StructField("row", StringType())])
+        reader = FilteringReader(Options(given), schema, t.commit_ts, "frame")
+        assert reader.pushFilters([In(("row",), ("c", "a", "nothing", None))]) == []
+        [partition] = reader.partitions()
+        monkeypatch.delattr(RangeReader, "batches")
+        [batch] = reader.read(partition)
+        assert batch.to_pylist() == [{"row": "a"}, {"row": "c"}]
+
+
+@pytest.mark.parametrize("names", ["title,links", "title,size", "row"])
+def test_rows_that_are_looked_up_are_read_many_by_a_call(names: str) -> None:
+    """As each by itself: with the same columns, and without those that fail a filter."""
+    rows = [f"row-{number:04}" for number in range(600)]
+    with percola.open("memory:", [docs]) as repo:
+        with repo.transaction() as t:
+            for number, row in enumerate(rows):
+                t.set(docs.resolve("size"), row, number)  # type: ignore[arg-type]
+                if number % 2:
+                    t.set(docs.resolve("title"), row, "x" * number)  # type: ignore[arg-type]
+                if not number % 3:
+                    t.set(docs.resolve(f"links:{number}"), row, "y")  # type: ignore[arg-type]
+        columns = chosen(docs, names=names)
+        keys = [row.encode() for row in (*rows[::2], "nothing", *rows[1::4])]
+        kind = schema_of(columns)
+        sieves = []
+        if names != "row":
+            least = sieve_of(GreaterThan(("title",), "x" * 9), columns[1], kind.field(1).type)
+            assert least is not None
+            sieves = [Sieve(1, least)]
+        for every in (None, chosen(docs)):
+            for some in ([], sieves):
+                reader = RangeReader(repo.context, "docs", t.commit_ts)
+                found = list(reader.points(columns, keys, some, every))
+                assert reader.metrics.calls < 10
+                alone = [
+                    batch
+                    for key in keys
+                    for batch in reader.batches(columns, key, key + b"\0", some, every)
+                ]
+                assert pa.Table.from_batches(found, kind) == pa.Table.from_batches(alone, kind)
+                assert alone
+
 
 KEYS = st.text(alphabet="ab\0ÿ", max_size=3)
 

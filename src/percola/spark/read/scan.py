@@ -15,7 +15,15 @@ import pyarrow as pa
 
 from percola import LockTimeoutError
 from percola.cells import Cell, decode_lock
-from percola.spark.columns import Chosen, arrays_of, row_array, rows_of, schema_of, value_array
+from percola.spark.columns import (
+    Chosen,
+    arrays_of,
+    cells_of,
+    row_array,
+    rows_of,
+    schema_of,
+    value_array,
+)
 from percola.spark.metrics import TaskMetrics
 from percola.spark.read.family_rows import LongRows
 from percola.store.base import CellScan, CellState, ColumnScan
@@ -78,11 +86,34 @@ class RangeReader:
         Only the rows that pass all sieves are returned. Raises WrongTypeError, LockTimeoutError,
         SnapshotTooOldError, StoreError.
         """
-        wanted = [one.wanted for one in every or columns if one.wanted is not None]
+        wanted = _wanted(every or columns)
         if wanted and not any(is_prefix for _, is_prefix in wanted):
             names = list(dict.fromkeys(name for name, _ in wanted))
             return self._by_column(columns, names, start, end, sieves)
         return self._by_cell(columns, wanted or None, start, end, sieves)
+
+    def points(
+        self,
+        columns: Sequence[Chosen],
+        keys: Sequence[bytes],
+        sieves: Sequence[Sieve] = (),
+        every: Sequence[Chosen] | None = None,
+    ) -> Iterator[Any]:
+        """What `batches` returns for each of these rows, which are distinct: many by one call."""
+        schema, wanted = schema_of(columns), _wanted(every or columns)
+        missing, limit = list(keys), _FIRST_CELLS
+        while missing:
+            stored = self._store.scan_rows(
+                self._table, missing[:limit], self._ts, columns=wanted or None, limit=limit
+            )
+            missing = [key for key in missing[:limit] if key not in stored] + missing[limit:]
+            rows = [(key, found) for key, of in stored.items() if (found := self._values(of))]
+            cells = cells_of(rows)
+            self._count(cells)
+            limit = _next_limit(limit, cells.values.nbytes)
+            if rows:
+                batch = pa.RecordBatch.from_arrays(arrays_of(columns, cells, schema), schema=schema)
+                yield from _sifted(batch, sieves)
 
     def long_batches(self, columns: LongRows, start: bytes, end: bytes) -> Iterator[Any]:
         """The cells of a family, one per row, as Arrow batches; raises the errors of `batches`."""
@@ -189,10 +220,7 @@ class RangeReader:
         schema = schema_of(columns)
         for found in self._cells(wanted, start, end):
             batch = pa.RecordBatch.from_arrays(arrays_of(columns, found, schema), schema=schema)
-            for at, test in sieves:
-                batch = batch.filter(test(batch.column(at)))
-            if batch.num_rows:
-                yield batch
+            yield from _sifted(batch, sieves)
 
     def _cells(
         self, wanted: list[tuple[bytes, bool]] | None, start: bytes, end: bytes
@@ -205,13 +233,16 @@ class RangeReader:
             position = found.following
             if found.blocked:
                 found = self._without_locks(found)
-            size = found.values.nbytes
-            self.metrics.calls += 1
-            self.metrics.rows += len(found.rows)
-            self.metrics.size += found.rows.nbytes + size
-            limit = max(16, min(_CELLS, limit * 4, limit * _BYTES // max(1, size)))
+            self._count(found)
+            limit = _next_limit(limit, found.values.nbytes)
             if len(found.rows):
                 yield found
+
+    def _count(self, found: CellScan) -> None:
+        """Count a call and what it has found."""
+        self.metrics.calls += 1
+        self.metrics.rows += len(found.rows)
+        self.metrics.size += found.rows.nbytes + found.values.nbytes
 
     def _without_locks(self, found: CellScan) -> CellScan:
         """The cells once all locks are resolved; cells and rows without a value are dropped."""
@@ -258,6 +289,23 @@ class RangeReader:
             lock, _, value = self._store.read((cell,), self._ts)[0]
         self.metrics.waited += clock.monotonic() - begun
         return value
+
+
+def _wanted(columns: Iterable[Chosen]) -> list[tuple[bytes, bool]]:
+    return [one.wanted for one in columns if one.wanted is not None]
+
+
+def _next_limit(limit: int, size: int) -> int:
+    """How many cells to read next, if `limit` of them had values of `size` bytes."""
+    return max(16, min(_CELLS, limit * 4, limit * _BYTES // max(1, size)))
+
+
+def _sifted(batch: Any, sieves: Sequence[Sieve]) -> Iterator[Any]:
+    """The batch's rows that pass all sieves, if there are any."""
+    for at, test in sieves:
+        batch = batch.filter(test(batch.column(at)))
+    if batch.num_rows:
+        yield batch
 
 
 def merged(batches: Iterator[Any]) -> Iterator[Any]:

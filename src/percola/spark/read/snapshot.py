@@ -263,6 +263,8 @@ class TableReader(DataSourceReader):
                     for start, end in partition.ranges
                     for batch in reader.long_batches(columns, start, end)
                 )
+            elif len(keys := _points(partition.ranges)) > 1:
+                batches = reader.points(columns, keys, self._sieves(columns), every)
             else:
                 sieves = self._sieves(columns)
                 batches = (
@@ -276,6 +278,12 @@ class TableReader(DataSourceReader):
                 counted = repository.context.calls
                 batches = measured(batches, whole, lambda: reader.metrics.packed(counted))
             yield from batches
+
+
+def _points(ranges: Sequence[tuple[bytes, bytes]]) -> list[bytes]:
+    """The rows, if each of the ranges is that of a single one."""
+    rows = [start for start, end in ranges if end == start + b"\0"]
+    return rows if len(rows) == len(ranges) else []
 
 
 def reader(options: Options, schema: StructType, ts: int, frame: str) -> DataSourceReader:
