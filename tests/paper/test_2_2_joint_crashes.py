@@ -11,7 +11,12 @@ from stores import Crashed, CrashingStore, Ground, ScriptedClock, SeamStore, pha
 
 from percola import Repository
 from percola.cells import MAX_TS, Cell, Kind
-from percola.errors import CommitUnknownError, OutcomeUnknownError, RolledBackError
+from percola.errors import (
+    CommitUnknownError,
+    OutcomeUnknownError,
+    RolledBackError,
+    TransactionTooLargeError,
+)
 from percola.store.base import Put, RowMutation
 from percola.store.walks import scan_writes
 from percola.transactions.jobs import (
@@ -288,6 +293,27 @@ def test_a_commit_that_hangs_is_put_an_end_to_by_the_next_run_without_waiting(
     again.commit([Part(0, claim.attempt, claim.subtransactions, claim.rows)])
     assert titles(other) == {"a": "second"}
     assert_sound(other, ground)
+
+
+def test_a_job_of_too_many_partitions_for_the_store_is_told_how_to_have_fewer(
+    ground: Ground,
+) -> None:
+    """Bigtable checks 20,000 bytes of conditions at once, those of about 200 partitions."""
+
+    def refuse() -> None:
+        raise TransactionTooLargeError("too many conditions")
+
+    def is_wide(mutation: RowMutation) -> bool:
+        return commits_the_job(mutation) and len(mutation.conditions) > 4
+
+    repo, seen = between(ground, is_wide, refuse)
+    one = joint(repo)
+    parts = [write(one, p, [row(f"row {p}", "new")]) for p in range(3)]
+    with pytest.raises(JointError, match=r"The 3 partitions .* 3 locks are too many .*coalesce"):
+        one.commit(parts)
+    assert seen and one.abort()
+    assert titles(repo) == {}
+    assert_sound(repo, ground)
 
 
 def test_a_lock_without_a_token_is_nobodys_and_not_taken_for_a_dead_process(ground: Ground) -> None:

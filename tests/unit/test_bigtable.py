@@ -241,6 +241,20 @@ def test_what_could_be_locked_can_be_committed(length: int) -> None:
     assert most > {1: 500, 20: 300, 400: 10}[length]
 
 
+def test_a_spark_job_of_180_partitions_can_be_committed() -> None:
+    """`docs/bigtable.md` says about 200: less with long numbers, as in a session of a year."""
+    run, attempt = 10**12, 10**6
+    locks = [
+        Condition(True, Kind.LOCK, name, run + partition, run + partition)
+        for partition in range(180)
+        for name in (
+            b"primary:%d/%d/%d/0" % (run, partition, attempt + partition),
+            b"claim:%d/%d" % (run, partition),
+        )
+    ]
+    assert predicate([Condition(False, Kind.LOCK, b"state", 0, MAX_TS), *locks]).holds_if_any
+
+
 def test_a_row_mutation_beyond_what_bigtable_takes_at_once_is_refused() -> None:
     store = BigtableStore(PLACE)
     large = bytes(50 * 1024 * 1024)

@@ -56,7 +56,7 @@ from functools import partial
 from typing import Any, Final
 
 from percola.cells import Cell, Kind, LockRecord, Op, decode_lock
-from percola.errors import RolledBackError, StoreError
+from percola.errors import RolledBackError, StoreError, TransactionTooLargeError
 from percola.repository import Repository
 from percola.store.base import Condition, RowMutation
 from percola.store.walks import walk_kind
@@ -245,6 +245,15 @@ class JointTransaction:
                 commit.undo(self._row.state_cell)
                 self._winners(parts)
                 raise
+            except TransactionTooLargeError as error:
+                commit.undo(self._row.state_cell)
+                raise JointError(
+                    f"The {len(parts)} partitions of the joint transaction {self._row.job!r} "
+                    "commit by one mutation of its row, and it has to find a lock of each: "
+                    f"{len(subtransactions)} locks are too many for this store. Nothing of it has "
+                    "been committed: write fewer partitions, as by coalesce(100), or with a lower "
+                    "spark.sql.shuffle.partitions."
+                ) from error
             t.rollback()
         return commit_ts
 
