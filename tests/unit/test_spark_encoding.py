@@ -173,6 +173,18 @@ def test_nulls_leave_alone_or_delete_and_the_delete_column_clears() -> None:
     ]
 
 
+def test_families_of_a_table_may_have_columns_of_one_name() -> None:
+    table = Table("t")
+    table.family("counts", int)
+    table.family("labels", str)
+    kinds = "row string, counts map<string,bigint>, labels map<string,string>"
+    found = encode(kinds, [("a", {"x": 1}, {"x": "one", "y": "two"}), ("b", {"y": 2}, None)], table)
+    assert [one.cells for one in found] == [
+        {b"counts:x": b"1", b"labels:x": b"one", b"labels:y": b"two"},
+        {b"counts:y": b"2"},
+    ]
+
+
 def test_a_slice_of_a_batch_is_encoded_as_what_it_is() -> None:
     schema = struct("row string, links map<string,string>")
     rows = [{"row": f"r{n}", "links": [(f"q{n}", str(n))] * (n % 2)} for n in range(10)]

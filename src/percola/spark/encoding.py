@@ -79,7 +79,7 @@ class Encoder:
         self._deletes_nulls = deletes_nulls
         self._delete_column = delete_column
         self._limits = limits
-        self._names: dict[str, bytes] = {}
+        self._names: dict[str, dict[str, bytes]] = {}
         names = schema.fieldNames()
         if row_name not in names:
             raise UsageError(
@@ -196,14 +196,15 @@ class Encoder:
             for at in range(offsets[row], offsets[row + 1]):
                 owner[at - first] = row if not missing[row] else -1
         qualifiers = array.keys.slice(first, last - first).to_pylist()
+        names = self._names.setdefault(family.name, {})
         raws = self._encode_values(
             one, array.items.slice(first, last - first), lambda at: keys[owner[at]]
         )
         for qualifier, raw, row in zip(qualifiers, raws, owner, strict=True):
             if row >= 0 and (raw is not None or self._deletes_nulls):
-                name = self._names.get(qualifier)
+                name = names.get(qualifier)
                 if name is None:
-                    name = self._names[qualifier] = family[qualifier].key
+                    name = names[qualifier] = family[qualifier].key
                 cells[row][name] = raw
 
 
