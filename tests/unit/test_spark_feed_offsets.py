@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from pyspark.sql.types import StructType
+from stores import put_all
 
 from percola import ConflictingOptionsError, Repository, UsageError, feed
 from percola.spark.options import Options
@@ -289,6 +290,24 @@ def test_a_large_batch_is_cut_into_ranges_with_about_equally_many_changes(
     assert max(counts) < 2 * min(counts)
     assert len(feed_ranges.change_ranges(store, "docs", upto - 1, upto)) == 1
     assert feed_ranges.change_ranges(store, "docs", upto, upto) == []
+
+
+@pytest.mark.parametrize("commits", [1, 20])
+def test_more_changes_than_are_sampled_are_cut_into_ranges_of_them_all(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch, commits: int
+) -> None:
+    """Of rows that were loaded in their order, the first changes are all in the first rows."""
+    monkeypatch.setattr(feed_ranges, "_LOOKED_AT", 200)
+    each = 2000 // commits
+    for first in range(0, 2000, each):
+        put_all(repo, size, {f"{number:04}": 1 for number in range(first, first + each)})
+    store, upto = repo.context.store, feed.settled(repo, docs)
+    counts = [
+        sum(1 for _ in store.changes("docs", 0, upto, start=start, end=end))
+        for start, end in feed_ranges.change_ranges(store, "docs", 0, upto, 4)
+    ]
+    assert len(counts) == 4 and sum(counts) == 2000
+    assert max(counts) < 1000
 
 
 def test_the_schema_is_as_the_reader_gives_it(repo: Repository) -> None:
