@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from pyspark.sql.types import StructType
 from stores import put_all
 
-from percola import ConflictingOptionsError, Repository, UsageError, feed
+from percola import ConflictingOptionsError, Repository, SchemaError, UsageError, feed
 from percola.spark.options import Options
 from percola.spark.partitioning import row_ranges
 from percola.spark.source import PercolaDataSource
@@ -308,6 +308,21 @@ def test_more_changes_than_are_sampled_are_cut_into_ranges_of_them_all(
     ]
     assert len(counts) == 4 and sum(counts) == 2000
     assert max(counts) < 1000
+
+
+def test_the_columns_of_a_feed_have_different_names_and_the_rows_key_comes_first(
+    repo: Repository,
+) -> None:
+    for name, options in (
+        ("changed", {}),
+        ("Commit_TS", {}),
+        ("before", {"beforeImages": "true"}),
+    ):
+        with pytest.raises(SchemaError, match=f"The row's key cannot be called '{name}' in a feed"):
+            Query(repo, rowColumn=name, **options)
+    schema = Query(repo, columns="size,row", beforeImages="true").schema
+    assert schema.names == ["row", "commit_ts", "changed", "size", "before"]
+    assert schema["before"].dataType.fieldNames() == ["size"]  # type: ignore[attr-defined]
 
 
 def test_the_schema_is_as_the_reader_gives_it(repo: Repository) -> None:

@@ -3,7 +3,7 @@
 Starting a task costs as much as reading some thousand rows, so a small batch is one range. A large
 batch is sampled: by its first changes if these are all, and else by those that follow timestamps
 at equal distances. Of one commit they would be its first rows only: if it is a large part of the
-sample, as that of a Spark job, all rows of the table are partitioned (`percola.spark.partitioning`).
+sample, as that of a Spark job, the table's rows are partitioned (`percola.spark.partitioning`).
 """
 
 from __future__ import annotations

@@ -95,16 +95,16 @@ def feed_schema(options: Options) -> StructType:
         if "envelope" in options:
             _events(table, _enveloped(table, options), options)
             return _EVENT
-        first, *others = chosen(table, None, options.text("columns"), options.row_column)
-        for one in others:
-            _check_name(table, one.name)
+        columns = chosen(table, None, options.text("columns"), options.row_column)
+        taken = {*_FEEDS_OWN, *([BEFORE] if options.flag("beforeImages") else ())}
+        for one in columns:
+            _check_name(table, one, taken)
         own = [StructField(name, kind) for name, kind in _FEEDS_OWN.items()]
-        fields = [one.field for one in others]
+        key = [one.field for one in columns if one.member is None]
+        fields = [one.field for one in columns if one.member is not None]
         if options.flag("beforeImages"):
-            for one in others:
-                _check_name(table, one.name, (BEFORE,))
-            return StructType([first.field, *own, *fields, StructField(BEFORE, StructType(fields))])
-        return StructType([first.field, *own, *fields])
+            return StructType([*key, *own, *fields, StructField(BEFORE, StructType(fields))])
+        return StructType([*key, *own, *fields])
 
 
 def check_feed(options: Options) -> None:
@@ -114,11 +114,16 @@ def check_feed(options: Options) -> None:
         since(repository, options.table(repository))
 
 
-def _check_name(table: Table[Any], name: str, taken: Collection[str] = _FEEDS_OWN) -> None:
-    if name.casefold() in taken:
+def _check_name(table: Table[Any], one: Chosen, taken: Collection[str]) -> None:
+    if one.name.casefold() in taken and one.member is None:
         raise SchemaError(
-            f"The table {table.name!r} has a column named {name!r}, which in a feed is the name of "
-            "something else. Leave it out with the option columns."
+            f"The row's key cannot be called {one.name!r} in a feed, where that is the name of "
+            "something else: choose another rowColumn."
+        )
+    if one.name.casefold() in taken:
+        raise SchemaError(
+            f"The table {table.name!r} has a column named {one.name!r}, which in a feed is the "
+            "name of something else. Leave it out with the option columns."
         )
 
 
