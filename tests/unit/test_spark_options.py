@@ -50,6 +50,7 @@ def test_a_folder_is_the_same_in_every_process(
         ({**HERE, "atomicty": "row"}, "'atomicty' is not known. Did you mean atomicity?"),
         ({**HERE, "paths": '["./a", "./b"]'}, "reads one repository: load each path by itself"),
         ({**HERE, "zzz": "1"}, r"'zzz' is not known. Known are: path, table, rowColumn,"),
+        ({**HERE, "versionAsOf": "3"}, "'versionAsOf' is not known. Did you mean snapshot?"),
         ({**HERE, "atomicity": "table"}, "atomicity is none of row, chunk, job: 'table'."),
         ({**HERE, "pushFilters": "yes"}, "is neither 'true' nor 'false': 'yes'."),
         ({**HERE, "chunkRows": "0"}, "is not a whole number from 1 up: '0'."),

@@ -300,6 +300,8 @@ def _unknown(name: str) -> str:
     if name.lower() == "paths":  # Spark's, for a list in load.
         return "A frame reads one repository: load each path by itself, and put frames together."
     near = difflib.get_close_matches(name.lower(), _BY_NAME, 1)
+    if name.lower() == "versionasof":  # As other sources call it.
+        near = ["snapshot"]
     hint = f" Did you mean {_BY_NAME[near[0]].name}?" if near else ""
     known = ", ".join(option.name for option in OPTIONS)
     return f"The option {name!r} is not known.{hint} Known are: {known}."
