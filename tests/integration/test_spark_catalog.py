@@ -17,7 +17,7 @@ from pyspark.sql.functions import col
 from stores import put
 
 import percola
-from percola import Repository, Table
+from percola import ConflictingOptionsError, Repository, Table
 from percola.gc.time_log import TimeLog, read_log
 from percola.spark import catalog_jar, catalog_settings, configure
 
@@ -411,6 +411,19 @@ def test_a_session_takes_the_jar_from_whatever_folder_it_is_in(
         if folder != "größe-1":
             # The JVM's own folder: it may outlive this process, and serves the jar until it ends.
             assert added.getPath().startswith(str(spark.sparkContext._temp_dir))
+
+
+def test_a_session_keeps_a_catalog_and_refuses_its_name_for_another_repository(
+    spark: SparkSession, catalog: str, repo: Repository, tmp_path: Path
+) -> None:
+    with percola.open(tmp_path / "other", schema=[sales]):
+        pass
+    session = spark.newSession()
+    for _ in range(2):
+        configure(session, catalogs={"kept": repo.address})
+        assert session.sql("SELECT row FROM kept.sales").collect() == [("s1",)]
+    with pytest.raises(ConflictingOptionsError, match=r"has a catalog 'kept' of .*: use another"):
+        configure(session, catalogs={"kept": str(tmp_path / "other")})
 
 
 @pytest.mark.parametrize("wrong", ["percola", "my-shop", ""])

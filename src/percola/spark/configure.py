@@ -14,6 +14,8 @@ from typing import Final, TypeVar
 
 from pyspark.sql import SparkSession
 
+from percola.connect.address import portable
+from percola.errors import ConflictingOptionsError
 from percola.spark.catalog import JARS, catalog_settings
 from percola.spark.versions import check_version
 
@@ -39,7 +41,8 @@ def configure(target: B, *, catalogs: Mapping[str, str] | None = None) -> B:
         catalogs: catalogs for Spark SQL: their names, and the addresses of their repositories.
 
     Returns `target`. Raises CatalogJarMissingError if catalogs are given and their jar has not
-    been built, ValueError for an invalid catalog name, SparkTooOldError for a PySpark before 4.1.
+    been built, ValueError for an invalid catalog name, ConflictingOptionsError for one that the
+    session has for another repository, SparkTooOldError for a PySpark before 4.1.
     """
     check_version()
     settings = SETTINGS | (catalog_settings(catalogs) if catalogs else {})
@@ -53,12 +56,29 @@ def configure(target: B, *, catalogs: Mapping[str, str] | None = None) -> B:
         return target
     from percola.spark.source import PercolaDataSource  # It imports Arrow.
 
+    for name in catalogs or ():
+        _check_unchanged(target, f"spark.sql.catalog.{name}.path", name, settings)
     if jar is not None:
         target.sql(f"ADD JAR '{_addable(jar, target)}'")
     for name, value in settings.items():
         target.conf.set(name, value)
     target.dataSource.register(PercolaDataSource)
     return target
+
+
+def _check_unchanged(
+    session: SparkSession, key: str, name: str, settings: Mapping[str, str]
+) -> None:
+    """Raise ConflictingOptionsError if a session has a catalog of another repository.
+
+    Spark makes a catalog when it is first used, and keeps it whatever the settings become.
+    """
+    before = session.conf.get(key, None)
+    if before is not None and portable(before) != settings[key]:
+        raise ConflictingOptionsError(
+            f"This session has a catalog {name!r} of {before} already, and would go on to read and "
+            f"write that, not {settings[key]}: use another name, or spark.newSession()."
+        )
 
 
 def _addable(jar: str, session: SparkSession) -> str:
