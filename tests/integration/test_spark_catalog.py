@@ -422,8 +422,11 @@ def test_a_session_keeps_a_catalog_and_refuses_its_name_for_another_repository(
     for _ in range(2):
         configure(session, catalogs={"kept": repo.address})
         assert session.sql("SELECT row FROM kept.sales").collect() == [("s1",)]
+    assert spark.sql(f"SELECT row FROM {catalog}.sales").count() == 1  # The active session again.
     with pytest.raises(ConflictingOptionsError, match=r"has a catalog 'kept' of .*: use another"):
         configure(session, catalogs={"kept": str(tmp_path / "other")})
+    with pytest.raises(ConflictingOptionsError, match=f"has a catalog {catalog!r} of "):
+        configure(SparkSession.Builder(), catalogs={catalog: str(tmp_path / "other")})
 
 
 @pytest.mark.parametrize("wrong", ["percola", "my-shop", ""])

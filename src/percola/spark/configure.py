@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, TypeVar
 
 from pyspark.sql import SparkSession
@@ -48,6 +48,8 @@ def configure(target: B, *, catalogs: Mapping[str, str] | None = None) -> B:
     settings = SETTINGS | (catalog_settings(catalogs) if catalogs else {})
     jar = settings.pop(JARS, None)
     if isinstance(target, SparkSession.Builder):
+        # Its getOrCreate takes the session that is there.
+        _check_unchanged(SparkSession.getActiveSession(), catalogs or (), settings)
         if jar is not None:
             known = target._options.get(JARS)
             target.config(JARS, f"{known},{jar}" if known else jar)
@@ -56,8 +58,7 @@ def configure(target: B, *, catalogs: Mapping[str, str] | None = None) -> B:
         return target
     from percola.spark.source import PercolaDataSource  # It imports Arrow.
 
-    for name in catalogs or ():
-        _check_unchanged(target, f"spark.sql.catalog.{name}.path", name, settings)
+    _check_unchanged(target, catalogs or (), settings)
     if jar is not None:
         target.sql(f"ADD JAR '{_addable(jar, target)}'")
     for name, value in settings.items():
@@ -67,18 +68,22 @@ def configure(target: B, *, catalogs: Mapping[str, str] | None = None) -> B:
 
 
 def _check_unchanged(
-    session: SparkSession, key: str, name: str, settings: Mapping[str, str]
+    session: SparkSession | None, names: Iterable[str], settings: Mapping[str, str]
 ) -> None:
-    """Raise ConflictingOptionsError if a session has a catalog of another repository.
+    """Raise ConflictingOptionsError if a session has one of the catalogs for another repository.
 
     Spark makes a catalog when it is first used, and keeps it whatever the settings become.
     """
-    before = session.conf.get(key, None)
-    if before is not None and portable(before) != settings[key]:
-        raise ConflictingOptionsError(
-            f"This session has a catalog {name!r} of {before} already, and would go on to read and "
-            f"write that, not {settings[key]}: use another name, or spark.newSession()."
-        )
+    if session is None:
+        return
+    for name in names:
+        key = f"spark.sql.catalog.{name}.path"
+        before = session.conf.get(key, None)
+        if before is not None and portable(before) != settings[key]:
+            raise ConflictingOptionsError(
+                f"This session has a catalog {name!r} of {before} already, and would go on to read "
+                f"and write that, not {settings[key]}: use another name, or spark.newSession()."
+            )
 
 
 def _addable(jar: str, session: SparkSession) -> str:
