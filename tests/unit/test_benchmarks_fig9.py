@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import sys
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -132,6 +135,87 @@ def test_a_client_that_died_by_itself_under_faults_is_an_error(
             working.end()
     finally:
         working.close()
+
+
+class Connection:
+    """A stand-in for psycopg's: what the server would be sent, and whether between a BEGIN and a
+    COMMIT.
+    """
+
+    def __init__(self, fails: int = 0) -> None:
+        self.sent: list[tuple[str, bool]] = []
+        self._begun = False
+        self._fails = fails
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        self._begun = True
+        yield
+        self._begun = False
+
+    def cursor(self) -> Connection:
+        return self
+
+    def execute(self, statement: str, *_: object, **__: object) -> Connection:
+        self.sent.append((statement, self._begun))
+        if self._fails:
+            self._fails -= 1
+            raise ConflictError
+        return self
+
+    def fetchone(self) -> tuple[int, ...]:
+        return (1, 2, 3, 4)
+
+    def fetchall(self) -> list[tuple[int, ...]]:
+        return []
+
+    def __enter__(self) -> Connection:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+class ConflictError(Exception):
+    """A stand-in for psycopg's errors."""
+
+
+@pytest.fixture
+def postgres(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The program for PostgreSQL, which has an environment of its own, beside a stand-in."""
+    errors = SimpleNamespace(SerializationFailure=ConflictError, DeadlockDetected=ConflictError)
+    monkeypatch.setitem(sys.modules, "psycopg", MagicMock(errors=errors))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "benchmarks.fig9_postgres", raising=False)
+    return importlib.import_module("benchmarks.fig9_postgres")
+
+
+def test_postgresql_reads_by_one_statement_that_is_not_begun_and_committed_by_others(
+    postgres: Any,
+) -> None:
+    for name in ("trade_lookup", "trade_status", "market_watch", "security_detail"):
+        connection = Connection(fails=1)
+        brokerage = postgres.PostgresBrokerage(connection)
+        getattr(brokerage, name)(7)
+        (once, begun), again = connection.sent
+        assert once.startswith("select") and not begun and again == (once, False)
+        assert brokerage.conflicts == 1
+    connection = Connection()
+    brokerage = postgres.PostgresBrokerage(connection)
+    brokerage.trade_order("t", 1, 2, 3)
+    brokerage.trade_result("t")
+    assert len(connection.sent) > 8 and all(begun for _, begun in connection.sent)
+
+
+def test_single_statements_of_postgresql_have_the_isolation_that_is_measured(
+    postgres: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = Connection()
+    postgres.psycopg.connect.return_value = connection
+    monkeypatch.setattr(postgres.Emulator, "serve", lambda _: None)
+    postgres.main(["dsn", "off", "REPEATABLE_READ", "20", "0"])
+    sent = [statement for statement, _ in connection.sent]
+    assert "set default_transaction_isolation = 'repeatable read'" in sent
 
 
 # --- Under faults (figure 10) -------------------------------------------------------------
