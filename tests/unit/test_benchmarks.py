@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 from urllib.parse import urlsplit
 
 import pytest
@@ -14,7 +15,7 @@ from rich.console import Console
 
 import percola
 from benchmarks import __main__ as main
-from benchmarks import checker, locked_cells, measure
+from benchmarks import checker, exporters, locked_cells, measure
 from benchmarks.corpus import CorpusError, given
 from benchmarks.crawl import crawled_again, multiplied, recaptured, sample, write_warc
 from benchmarks.fig8_lmdb import OPERATIONS, ROWS, _cut
@@ -110,6 +111,21 @@ def test_processor_time_is_found_behind_any_name(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr("os.sysconf", lambda name: 100)
     fields = " ".join(str(one) for one in range(3, 30))
     assert cpu_seconds(f"17 (a b) 1 (c) S {fields[2:]}") == pytest.approx((14 + 15) / 100)
+
+
+def test_an_exporters_processor_time_is_that_of_its_export_and_not_of_its_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spent = [5.0]
+    monkeypatch.setattr(exporters, "time", SimpleNamespace(process_time=lambda: spent[0]))
+    monkeypatch.setattr(exporters.os, "sched_setaffinity", lambda *_: None)
+    for name in ("open_repository", "OpenSearchIndex", "export_to", "Worker"):
+        monkeypatch.setattr(exporters, name, MagicMock())
+    working = exporters.Worker.return_value.run_until_idle  # type: ignore[attr-defined]
+    working.side_effect = lambda: spent.append(spent.pop() + 2.0)
+    pipe = MagicMock()
+    exporters._export(pipe, "repository", "url", {0})
+    assert [one.args for one in pipe.send.call_args_list] == [("ready",), (2.0,)]
 
 
 def test_a_quick_run_of_the_checkers_leaves_the_figures_of_a_whole_one(
