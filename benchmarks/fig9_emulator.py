@@ -159,7 +159,7 @@ class Emulator:
         """Say that it is ready, run for so many seconds, print the times.
 
         Standard input says the seconds, and after them those to warm up for. `warm` tells how many
-        of each kind's times are from then: the first ones.
+        of each kind's times are from then: the first ones. Conflicts of then do not count.
         """
         print("ready", flush=True)
         seconds, warm = map(float, [*sys.stdin.readline().split(), "0"][:2])
@@ -167,11 +167,12 @@ class Emulator:
         while time.monotonic() < until:
             self.step()
         first = {kind: len(times) for kind, times in self.times.items()}
+        before = self.brokerage.conflicts
         began = time.monotonic()
         while time.monotonic() - began < seconds:
             self.step()
         told = {"began": began, "ended": time.monotonic(), "times": self.times, "warm": first}
-        print(json.dumps({**told, "conflicts": self.brokerage.conflicts}), flush=True)
+        print(json.dumps({**told, "conflicts": self.brokerage.conflicts - before}), flush=True)
 
 
 # --- Invariants -----------------------------------------------------------------------------

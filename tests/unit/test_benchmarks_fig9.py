@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import io
 import itertools
+import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -101,6 +103,32 @@ def test_a_lost_trade_is_found() -> None:
     facts, (orders, results, feeds) = traded()
     with pytest.raises(InvariantError, match="The trades are"):
         check(facts, SIZE, orders + 1, results, feeds)
+
+
+def test_conflicts_of_the_warm_up_count_no_more_than_its_transactions(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Conflicting:
+        """Each of its transactions conflicts once."""
+
+        conflicts = 0
+
+        def __getattr__(self, name: str) -> Callable[..., tuple[int, int]]:
+            def once(*_: object) -> tuple[int, int]:
+                self.conflicts += 1
+                return 0, 100
+
+            return once
+
+    emulator = Emulator(cast(Any, Conflicting()), SIZE, 0)
+    # Each look at the clock takes a second: five of twenty seconds of work, and fifteen before.
+    monkeypatch.setattr("benchmarks.fig9_emulator.time.monotonic", itertools.count().__next__)
+    monkeypatch.setattr("sys.stdin", io.StringIO("5 15\n"))
+    emulator.serve()
+    told = json.loads(capsys.readouterr().out.splitlines()[-1])
+    block = benchmark._block([told], 1.0)
+    assert sum(told["warm"].values()) > 10
+    assert block["conflicts"] == block["transactions"] > 0
 
 
 class Dead(benchmark.Process):
