@@ -9,10 +9,12 @@ import argparse
 import importlib
 import signal
 import sys
+import traceback
 from pathlib import Path
 from typing import Any, Final
 
 from rich.console import Console
+from rich.text import Text
 
 from benchmarks.locked_cells import STORES
 from benchmarks.lockstep import LockstepError
@@ -122,8 +124,11 @@ def main(arguments: list[str]) -> int:
             more["stores"] = options.store
         try:
             importlib.import_module(f"benchmarks.{name}").run(console, quick=options.quick, **more)
-        except (PercolaError, LockstepError, TimeoutError) as error:
-            Console(stderr=True).print(f"[bold red]Error:[/] {name}: {error}", soft_wrap=True)
+        except Exception as error:
+            if not isinstance(error, (PercolaError, LockstepError, OSError)):
+                traceback.print_exc()  # Nobody has foreseen it, and the others still run.
+            said = Text.assemble(("Error:", "bold red"), f" {name}: {error}")
+            Console(stderr=True).print(said, soft_wrap=True)
             failed.append(name)
         except KeyboardInterrupt:
             Console(stderr=True).print(f"{name}: interrupted.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections import Counter
 from dataclasses import replace
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 from unittest.mock import MagicMock
 from urllib.parse import urlsplit
 
+import lmdb
 import pytest
 from rich.console import Console
 
@@ -141,22 +143,34 @@ def test_a_quick_run_of_the_checkers_leaves_the_figures_of_a_whole_one(
     assert "conditions" in json.loads((tmp_path / "checker-quick.json").read_text())
 
 
+@pytest.mark.parametrize(
+    ("error", "foreseen"),
+    [
+        (StageError("The pages cannot be cloned."), True),
+        (OSError(errno.ENOSPC, "No space left on device", "/a/[b]/data"), True),
+        (lmdb.DiskError("mdb_txn_commit: Input/output error"), False),
+    ],
+)
 def test_a_benchmark_that_fails_does_not_keep_the_next_ones_from_running(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    error: Exception,
+    foreseen: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     ran = []
 
     def run(console: Console, *, quick: bool) -> None:
         ran.append(quick)
         if len(ran) == 1:
-            raise StageError("The pages cannot be cloned.")
+            raise error
 
     monkeypatch.setattr(main.signal, "signal", lambda *_: None)
     monkeypatch.setattr(main.importlib, "import_module", lambda _: SimpleNamespace(run=run))
     assert main.main(["--quick", "articles", "checker"]) == 1
     assert ran == [True, True]
     said = capsys.readouterr().err
-    assert "The pages cannot be cloned." in said and "Failed: articles." in said
+    assert f"Error: articles: {error}" in said and "Failed: articles." in said
+    assert ("Traceback" in said) != foreseen
     assert main.main(["--quick", "articles", "checker"]) == 0
 
 
