@@ -7,16 +7,18 @@ The check of appends takes lists of up to ten elements, as runs that change keys
 
 from __future__ import annotations
 
+import os
 import random
-import resource
 import time
 from collections.abc import Callable
+from multiprocessing.connection import Connection
 from typing import Final
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.measure import conditions, output_name, write_json
+from benchmarks.lockstep import child
+from benchmarks.measure import Usage, conditions, output_name, write_json
 from percola.testing.histories.appends import check_appends
 from percola.testing.histories.recorder import Outcome, Recorded
 from percola.testing.histories.timestamps import Violation, check
@@ -24,6 +26,8 @@ from percola.testing.histories.timestamps import Violation, check
 KEYS: Final = 100_000
 CLIENTS: Final = 64
 ELEMENTS: Final = 10
+FULL: Final = 1_000_000
+QUICK: Final = 100_000
 
 
 def registers(count: int, seed: int = 1) -> list[Recorded]:
@@ -99,30 +103,44 @@ def appends(count: int, seed: int = 1) -> list[Recorded]:
     return history
 
 
+CASES: Final[
+    dict[str, tuple[Callable[[int], list[Recorded]], Callable[[list[Recorded]], list[Violation]]]]
+] = {
+    "by timestamps": (registers, check),
+    "by timestamps, lists": (appends, check),
+    "by cycles, lists": (appends, check_appends),
+}
+"""How a history is made, and how it is checked."""
+
+
+def _judge(pipe: Connection, name: str, count: int) -> None:
+    """Check a history; send the seconds of processor time, and this process's peak in megabytes."""
+    pipe.send("ready")
+    make, judge = CASES[name]
+    history = make(count)
+    begun = time.process_time()
+    found = judge(history)
+    seconds = time.process_time() - begun
+    assert not found, found[0]
+    usage = Usage()
+    usage.look(os.getpid())
+    pipe.send((seconds, usage.resident / 1e6))
+    pipe.recv()
+
+
 def run(console: Console, *, quick: bool) -> None:
     """Check a history of each kind, and print and keep the figures."""
-    count = 100_000 if quick else 1_000_000
+    count = QUICK if quick else FULL
     where = conditions()
     table = Table("checker", "transactions", "seconds", "a second", "memory at most")
     figures: dict[str, dict[str, float]] = {}
-    cases: list[
-        tuple[str, Callable[[int], list[Recorded]], Callable[[list[Recorded]], list[Violation]]]
-    ] = [
-        ("by timestamps", registers, check),
-        ("by timestamps, lists", appends, check),
-        ("by cycles, lists", appends, check_appends),
-    ]
-    for name, make, judge in cases:
-        history = make(count)
-        begun = time.process_time()
-        found = judge(history)
-        seconds = time.process_time() - begun
-        assert not found, found[0]
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    for name in CASES:
+        # In a process of its own: in this one, peaks are those of all that was done before.
+        with child(_judge, name, count) as pipe:
+            seconds, memory = pipe.recv()
         figures[name] = {"transactions": count, "seconds": seconds, "megabytes": memory}
         table.add_row(
             name, f"{count:,}", f"{seconds:.1f}", f"{count / seconds:,.0f}", f"{memory:,.0f} MB"
         )
-        del history
     console.print(table)
     write_json(output_name("checker", quick=quick), {"conditions": where, "figures": figures})

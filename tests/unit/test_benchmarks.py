@@ -130,17 +130,20 @@ def test_an_exporters_processor_time_is_that_of_its_export_and_not_of_its_start(
     assert [one.args for one in pipe.send.call_args_list] == [("ready",), (2.0,)]
 
 
-def test_a_quick_run_of_the_checkers_leaves_the_figures_of_a_whole_one(
+def test_a_quick_run_of_the_checkers_leaves_the_figures_of_a_whole_one_and_tells_their_own_memory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for module in (measure, checker):
-        monkeypatch.setattr(module, "OUTPUT", tmp_path, raising=False)
-    for history in (checker.registers, checker.appends):
-        monkeypatch.setattr(checker, history.__name__, lambda _, make=history: make(100))
+    monkeypatch.setattr(measure, "OUTPUT", tmp_path)
+    monkeypatch.setattr(checker, "QUICK", 100)
+    for one in list(checker.CASES)[1:]:
+        monkeypatch.delitem(checker.CASES, one)
     (tmp_path / "checker.json").write_text("a whole run")
+    before = b"x" * 400_000_000  # What other benchmarks have used in this process.
     checker.run(Console(quiet=True), quick=True)
     assert (tmp_path / "checker.json").read_text() == "a whole run"
-    assert "conditions" in json.loads((tmp_path / "checker-quick.json").read_text())
+    found = json.loads((tmp_path / "checker-quick.json").read_text())
+    assert "conditions" in found
+    assert 10 < found["figures"]["by timestamps"]["megabytes"] < len(before) / 1e6
 
 
 @pytest.mark.parametrize(
