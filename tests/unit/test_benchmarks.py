@@ -17,7 +17,7 @@ from rich.console import Console
 
 import percola
 from benchmarks import __main__ as main
-from benchmarks import checker, exporters, locked_cells, measure
+from benchmarks import checker, exporters, locked_cells, maintenance, measure
 from benchmarks.corpus import CorpusError, given
 from benchmarks.crawl import crawled_again, multiplied, recaptured, sample, write_warc
 from benchmarks.fig8_lmdb import OPERATIONS, ROWS, _cut
@@ -128,6 +128,29 @@ def test_an_exporters_processor_time_is_that_of_its_export_and_not_of_its_start(
     pipe = MagicMock()
     exporters._export(pipe, "repository", "url", {0})
     assert [one.args for one in pipe.send.call_args_list] == [("ready",), (2.0,)]
+
+
+def test_maintenance_on_hbase_begins_warm_and_nothing_is_done_twice_to_a_repository(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    done: list[tuple[str, str]] = []
+
+    def rate(name: str, address: str, target: str, *, spark: bool) -> float:
+        done.append((name, target if name == "copy" else address))
+        return 2.0 + len(done) if spark else 1.0
+
+    monkeypatch.setattr(measure, "OUTPUT", tmp_path)
+    monkeypatch.setattr(maintenance, "_rate", rate)
+    monkeypatch.setattr(maintenance, "STEPS", ())
+    monkeypatch.setattr(maintenance, "fill", MagicMock())
+    cluster = MagicMock()
+    cluster.return_value.__enter__.return_value = SimpleNamespace(address="hbase")
+    monkeypatch.setattr(maintenance, "small_cluster", cluster)
+    monkeypatch.setattr(maintenance, "OracleProcess", MagicMock())
+    maintenance.run(Console(quiet=True), quick=True)
+    assert len(done) == len(set(done)) == 3 + 2 + 2
+    figures = json.loads((tmp_path / "maintenance-quick.json").read_text())["figures"]
+    assert [one["spark"] for one in figures.values()] == [5.0, 7.0, 9.0]
 
 
 def test_a_quick_run_of_the_checkers_leaves_the_figures_of_a_whole_one_and_tells_their_own_memory(
