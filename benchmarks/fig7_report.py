@@ -102,9 +102,8 @@ class Report:
 
     def show(self, console: Console) -> None:
         """Print the tables."""
-        grid = Grid(
-            "", "% an hour", "documents/s", "5th", "median", "95th", "99th", box=SIMPLE_HEAD
-        )
+        columns = ("documents/s", "documents", "5th", "median", "95th", "99th")
+        grid = Grid("", "% an hour", *columns, box=SIMPLE_HEAD)
         grid.title = "Delay of a document, milliseconds"
         for column in grid.columns[1:]:
             column.justify = "right"
@@ -113,7 +112,10 @@ class Report:
             system = row["system"] if row["system"] != before else ""
             before = row["system"]
             shown = [_number(row[one]) for one in _SHOWN] if row["held"] else ["not held"]
-            grid.add_row(system, f"{row['percent']:,g}", f"{row['per_second']:,.2f}", *shown)
+            # Those of a batch are calculated.
+            count = f"{row['documents']:,}" if "documents" in row else ""
+            rate = f"{row['per_second']:,.2f}"
+            grid.add_row(system, f"{row['percent']:,g}", rate, count, *shown)
         console.print(grid)
         for name in self.batches:
             grid = Grid("", "saturates", "cross-over", "CPU ms", "break-even", "1 % an hour")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import itertools
 import random
 import sys
@@ -14,12 +15,13 @@ from typing import Any, cast
 from unittest.mock import MagicMock
 
 import pytest
+from rich.console import Console
 
 import percola
 from benchmarks import fig7, fig7_percola
 from benchmarks.fig7 import Line
 from benchmarks.fig7_documents import ClusterError, Documents, Shape, canonical, check, expected
-from benchmarks.fig7_report import break_even, cross_over
+from benchmarks.fig7_report import Report, break_even, cross_over
 from benchmarks.fig7_spark import Batch, Pass
 from benchmarks.fig7_steps import (
     Notes,
@@ -276,6 +278,17 @@ def test_a_system_crosses_a_batch_where_it_saturates_or_is_slower() -> None:
     assert found.saturation() == 250.0, "it did 2.5 of 4 a second"
     assert cross_over(found, batch, 3600) == 250.0
     assert cross_over(found, Batch(fixed=0.0, each=1.0), 3600) is None, "the batch saturated before"
+
+
+def test_the_table_tells_of_how_many_documents_the_percentiles_are() -> None:
+    few = Step(1.0, 2.78, 22, 8.0, True, 1.0, (5.0,))
+    console = Console(width=120, record=True, file=io.StringIO())
+    passes = [Pass(10_000, 1.0, 1.0)]
+    report = Report(10_000, [line(few)], {"a job": Batch(1.0, 0.0)}, {"a job": passes}, {})
+    report.show(console)
+    lines = console.export_text().splitlines()
+    told = next(one.split() for one in lines if "system, full" in one)
+    assert told[-7:] == ["1", "2.78", "22", "5", "5", "5", "5"]
 
 
 def test_a_pass_breaks_even_at_the_share_that_costs_as_much_by_itself() -> None:
