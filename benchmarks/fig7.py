@@ -111,7 +111,9 @@ class Comparison:
         self.missing: dict[str, str] = {}
         self.versions: dict[str, str] = {}
         self.checked: list[str] = []
-        self.total = size.documents + 2 * sum(count for _, _, count in self.steps) + 1000
+        # Enough for PostgreSQL, which may try each rate twice in both durabilities: who has run out
+        # of documents seems to hold all rates.
+        self.total = size.documents + 4 * sum(count for _, _, count in self.steps) + 1000
         self._keys: list[tuple[int, int, int]] = []
 
     def check(self, system: str, labels: Mapping[int, Any]) -> None:

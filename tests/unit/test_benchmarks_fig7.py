@@ -194,6 +194,15 @@ def bytewax(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("benchmarks.fig7_bytewax")
 
 
+@pytest.fixture
+def postgresql(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The program for PostgreSQL, likewise."""
+    monkeypatch.setitem(sys.modules, "psycopg", MagicMock())
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "benchmarks.fig7_postgres", raising=False)
+    return importlib.import_module("benchmarks.fig7_postgres")
+
+
 def test_a_peer_tries_a_rate_that_is_not_held_once_more_and_then_no_other(
     bytewax: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,6 +337,36 @@ def test_postgresql_warms_up_in_the_program_that_is_measured(
         assert [word.split(":")[0] for word in command if ":" in word] == ["0", "100.0", "300.0"]
     for one in comparison.lines:
         assert [step["percent"] for step in one.steps] == [100.0, 300.0]
+
+
+def test_postgresql_has_documents_for_each_rate_twice_in_both_durabilities(
+    postgresql: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    comparison = fig7.Comparison(tmp_path, fig7.QUICK, lambda _: None)
+    said: list[dict[str, Any]] = []
+    monkeypatch.setattr(postgresql, "say", said.append)
+    monkeypatch.setattr(postgresql, "add", lambda *_: None)
+    monkeypatch.setattr(postgresql, "cpu_of", lambda _: 0.0)
+    monkeypatch.setattr(postgresql, "read_keys", lambda _: [(1, 2, 3)] * comparison.total)
+    monkeypatch.setattr(
+        postgresql, "arrivals", lambda _, count, __: ((at, at + 1) for at in range(count))
+    )
+    held = itertools.cycle([False, True])
+
+    def step(percent: float, rate: float, first: int, start: int, done: Any, cpu: float) -> Step:
+        return Step(percent, rate, len(done), 1.0, next(held) and bool(percent), cpu, (1.0,))
+
+    monkeypatch.setattr(postgresql, "step_of", step)
+    count = comparison.size.documents
+    for commit in ("off", "on"):
+        words = ["0:1e9:20", *fig7._words(comparison.steps)]
+        command = ["dsn", "1", "keys", str(count), commit, str(count), str(comparison.total)]
+        monkeypatch.setattr(sys, "argv", ["fig7_postgres.py", *command, *words])
+        said.clear()
+        postgresql.main()
+        count = max(one["next"] for one in said)
+        held_at = [one["percent"] for one in said if one["held"]]
+        assert held_at == [percent for percent, _, _ in comparison.steps], commit
 
 
 def test_a_server_that_is_unpacked_by_half_is_not_taken_for_one(
