@@ -159,13 +159,16 @@ def sizing(figures: Mapping[str, Any], work: Work) -> list[tuple[str, str]]:
             f"{stated['rows_a_document'] * 1e6 / collected / 60:.0f} minutes of one process",
         ),
         (
-            "workers, 1,000 changes/s",
+            "workers, 1,000 changed documents/s",
             f"{work.client_ms:.1f} cores at full load; plan for half more",
         ),
-        ("region servers, 1,000 changes/s", f"{work.servers_ms:.1f} cores at full load; likewise"),
-        ("oracle and lock service, 1,000 changes/s", f"{calls:.2f} of one core"),
         (
-            "disk, 1,000 changes/s",
+            "region servers, 1,000 changed documents/s",
+            f"{work.servers_ms:.1f} cores at full load; likewise",
+        ),
+        ("oracle and lock service, 1,000 changed documents/s", f"{calls:.2f} of one core"),
+        (
+            "disk, 1,000 changed documents/s",
             f"{3 * stored / 1000:.1f} MB/s of log; a day's versions take {3 * day:.0f} GB",
         ),
     ]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import scale_costs
+from benchmarks.scale import sizing
 from benchmarks.scale_calls import brokerage_calls, of_brokerage
 from benchmarks.scale_cluster import Cluster, Shared, Work, clustering, network, walls
 from benchmarks.scale_here import figure_7, figure_8, figure_9
@@ -161,6 +162,17 @@ def test_what_is_taken_from_the_page_of_benchmarks_is_what_stands_there() -> Non
     each = 1e6 * (1 - idle / loaded) / (1e6 * 30 / 3600)
     assert stated["spark_core_seconds_a_million"]["value"] == pytest.approx(2 * each, abs=0.06)
     assert stated["spark_start_seconds"]["value"] == pytest.approx(idle - each, abs=0.06)
+
+
+def test_clusters_are_sized_by_documents_and_not_by_their_changes_and_the_page_has_it() -> None:
+    figures = scale_costs.load()
+    work = clustering(figures)
+    rows = dict(sizing(figures, work))
+    assert rows["workers, 1,000 changed documents/s"].startswith(f"{work.client_ms:.1f} cores")
+    assert work.changes == 5 and not any("changes/s" in name for name in rows)
+    lines = (scale_costs.FILE.parents[1] / "docs" / "scale.md").read_text().splitlines()
+    page = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    assert all([name, value] in page for name, value in rows.items())
 
 
 # --- Calibration and predictions ----------------------------------------------------------
