@@ -181,8 +181,18 @@ def write_json(name: str, figures: Mapping[str, Any]) -> Path:
     """Write all figures of a benchmark beside its plot."""
     OUTPUT.mkdir(parents=True, exist_ok=True)
     path = OUTPUT / f"{name}.json"
-    path.write_text(json.dumps(figures, indent=2, ensure_ascii=False) + "\n")
+    write_whole(path, json.dumps(figures, indent=2, ensure_ascii=False) + "\n")
     return path
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Write a file whole or not at all: figures of an earlier run stay if the disk is full."""
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        part.write_text(text)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def conditions() -> dict[str, Any]:

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.measure import OUTPUT
+from benchmarks.measure import OUTPUT, write_whole
 from benchmarks.scale_calls import brokerage_calls
 from percola import PercolaError
 
@@ -61,7 +61,7 @@ def refresh(folder: Path = OUTPUT, path: Path = FILE) -> list[str]:
             f"There are no figures in {folder}: run 'make bench ARGS=\"fig8_network fig9_hbase "
             "oracle\"' first."
         )
-    path.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
+    write_whole(path, json.dumps(figures, indent=1, ensure_ascii=False) + "\n")
     return read
 
 

@@ -130,6 +130,25 @@ def test_an_exporters_processor_time_is_that_of_its_export_and_not_of_its_start(
     assert [one.args for one in pipe.send.call_args_list] == [("ready",), (2.0,)]
 
 
+def test_figures_of_an_earlier_run_stay_if_there_is_no_room_for_new_ones(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    write_text = Path.write_text
+
+    def full(path: Path, text: str) -> int:
+        write_text(path, text[: len(text) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(measure, "OUTPUT", tmp_path)
+    kept = measure.write_json("one", {"figures": [1, 2, 3]})
+    before = kept.read_text()
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space left"):
+        measure.write_json("one", {"figures": [4, 5, 6]})
+    assert kept.read_text() == before
+    assert list(tmp_path.iterdir()) == [kept]
+
+
 def test_maintenance_on_hbase_begins_warm_and_nothing_is_done_twice_to_a_repository(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
