@@ -17,6 +17,7 @@ from pyspark.sql.functions import col
 from stores import put
 
 import percola
+from benchmarks import spark_write
 from percola import ConflictingOptionsError, Repository, Table
 from percola.gc.time_log import TimeLog, read_log
 from percola.spark import catalog_jar, catalog_settings, configure
@@ -433,3 +434,19 @@ def test_a_session_keeps_a_catalog_and_refuses_its_name_for_another_repository(
 def test_a_name_that_no_catalog_can_have_is_refused(catalog: str, wrong: str) -> None:
     with pytest.raises(ValueError, match="catalog"):
         catalog_settings({wrong: "./shop"})
+
+
+@pytest.mark.long
+def test_the_benchmark_of_writes_finds_rows_that_a_statement_has_left_as_they_were(
+    spark: SparkSession, catalog: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def configured(session: SparkSession, catalogs: dict[str, str]) -> None:
+        for key, value in catalog_settings(catalogs).items():
+            if key != "spark.jars":  # The session has it.
+                session.conf.set(key, value)
+
+    monkeypatch.setattr(spark_write, "configure", configured)
+    update = f"{spark_write.STATEMENTS['UPDATE']} WHERE size > 0"
+    monkeypatch.setitem(spark_write.STATEMENTS, "UPDATE", update)
+    with pytest.raises(percola.PercolaError, match=r"15 rows .* come to 110, .* to 109\."):
+        spark_write._statements(spark, tmp_path, 10, 1, "relaxed")
