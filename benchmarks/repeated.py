@@ -16,7 +16,7 @@ from __future__ import annotations
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Final
 
@@ -105,8 +105,8 @@ def _row(name: str, pages: Iterable[Page]) -> list[str]:
     return [name, f"{len(some):,}", f"{100 * changed / len(some):.0f} %", *figures]
 
 
-def report(found: dict[str, list[Page]]) -> str:
-    """A table for each sort of pages."""
+def report(found: dict[str, list[Page]], missing: Mapping[str, str]) -> str:
+    """A table for each sort of pages, and which packages are missing and why."""
     columns = ["pages", "shortened", "precision", "after", "recall", "after", "F1", "after"]
     tables_of = []
     for sort, pages in found.items():
@@ -114,9 +114,11 @@ def report(found: dict[str, list[Page]]) -> str:
         for one in pages:
             packages[f"{one.package}{', held out' if one.held_out else ''}"].append(one)
         rows = [_row(name, some) for name, some in packages.items()]
-        rows.append(_row("held out", [one for one in pages if one.held_out] or pages))
+        if held_out := [one for one in pages if one.held_out]:
+            rows.append(_row("held out", held_out))
         rows.append(_row("all", pages))
         tables_of.append(table([sort, *columns], rows))
+    tables_of += [f"Not to be had: {name}: {why}." for name, why in missing.items()]
     return "\n".join(tables_of)
 
 
@@ -137,7 +139,7 @@ def run(console: Console, *, quick: bool) -> None:
             for sort, marked in (("as served", True), ("unmarked", False))
         }
     name = output_name("repeated", quick=quick)
-    words = f"{report(found)}\nOn {conditions_line(conditions_found)}.\n"
+    words = f"{report(found, labelled.missing)}\nOn {conditions_line(conditions_found)}.\n"
     (OUTPUT / f"{name}.md").write_text(words)
     path = write_json(
         name,

@@ -17,7 +17,8 @@ from rich.console import Console
 
 import percola
 from benchmarks import __main__ as main
-from benchmarks import checker, exporters, locked_cells, maintenance, measure
+from benchmarks import checker, exporters, locked_cells, maintenance, measure, repeated
+from benchmarks.articles import Judged
 from benchmarks.corpus import CorpusError, given
 from benchmarks.crawl import crawled_again, multiplied, recaptured, sample, write_warc
 from benchmarks.fig8_lmdb import OPERATIONS, ROWS, _cut
@@ -147,6 +148,14 @@ def test_figures_of_an_earlier_run_stay_if_there_is_no_room_for_new_ones(
         measure.write_json("one", {"figures": [4, 5, 6]})
     assert kept.read_text() == before
     assert list(tmp_path.iterdir()) == [kept]
+
+
+def test_pages_that_are_not_held_out_do_not_stand_in_for_packages_that_cannot_be_had() -> None:
+    judged = Judged("https://one.example/", 0.5, 0.5)
+    page = repeated.Page("one", held_out=False, whole=judged, shown=judged, changed=True)
+    told = repeated.report({"as served": [page]}, {"other": "apt does not know it"})
+    assert "held out" not in told
+    assert "Not to be had: other: apt does not know it." in told
 
 
 def test_maintenance_on_hbase_begins_warm_and_nothing_is_done_twice_to_a_repository(
