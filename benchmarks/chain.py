@@ -4,7 +4,7 @@ Four passes over real pages:
 
     bulk      a Spark job loads a crawl while worker processes drain it: pages a second
     steady    pages arrive at half of that rate: latency of each under load
-    trickle   one changed page at a time: from its loader's commit to a search that finds it
+    trickle   one changed page at a time: from its loader's commit until the search index has it
     stages    one process, one thread: which share of a page's time each stage has
 """
 
