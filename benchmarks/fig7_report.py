@@ -61,7 +61,9 @@ class Report:
             for percent, rate in sorted(rates.items()):
                 held = rate < batch.saturation
                 row = {"system": f"Spark, {name}", "percent": percent, "per_second": rate}
-                found.append({**row, "held": held, **batch.delays(self.size, rate)})
+                # A pass that grows for ever has no delays, and JSON has no infinity.
+                delays = batch.delays(self.size, rate) if held else {}
+                found.append({**row, "held": held, **delays})
         return found
 
     def summary(self) -> list[dict[str, Any]]:
@@ -78,7 +80,7 @@ class Report:
                 ratios = [
                     batch.delays(self.size, one["per_second"])["p50"] / one["p50"]
                     for one in line.held
-                    if one["percent"] == 1.0
+                    if one["percent"] == 1.0 and one["per_second"] < batch.saturation
                 ]
                 row[f"delay_ratio_at_1_percent, {name}"] = ratios[0] if ratios else None
             found.append(row)

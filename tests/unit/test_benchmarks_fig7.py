@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import itertools
+import json
 import random
 import sys
 import time
@@ -298,6 +299,17 @@ def test_the_table_tells_of_how_many_documents_the_percentiles_are() -> None:
     lines = console.export_text().splitlines()
     told = next(one.split() for one in lines if "system, full" in one)
     assert told[-7:] == ["1", "2.78", "22", "5", "5", "5", "5"]
+
+
+def test_the_figures_are_json_where_a_batch_has_saturated_too() -> None:
+    steps = [Step(1.0, 2.0, 10, 5.0, True, 1.0, (5.0,)), Step(9.0, 0.5, 10, 5.0, True, 1.0, (5.0,))]
+    passes = [Pass(100, 1.0, 1.0)]
+    report = Report(100, [line(*steps)], {"a job": Batch(1.0, 1.0)}, {"a job": passes}, {})
+    found = json.loads(json.dumps(report.to_json(), allow_nan=False))
+    batch = {one["percent"]: one for one in found["steps"] if one["system"] == "Spark, a job"}
+    assert not batch[1.0]["held"] and "p50" not in batch[1.0]
+    assert batch[9.0]["held"] and batch[9.0]["p50"] == pytest.approx(303_000)
+    report.show(Console(file=io.StringIO()))
 
 
 def test_a_pass_breaks_even_at_the_share_that_costs_as_much_by_itself() -> None:
