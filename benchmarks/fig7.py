@@ -175,6 +175,15 @@ class Comparison:
             _lines([*command, "labels", str(base)])
         self.check("PostgreSQL", _read_labels(base))
 
+    def attempt(self, peer: str, measure: Callable[[], None]) -> None:
+        """Measure a peer; if it cannot be, nothing of it is shown: it has not been checked."""
+        known = len(self.lines)
+        try:
+            measure()
+        except postgres.PeerError as error:
+            del self.lines[known:]
+            self.missing[peer] = str(error)
+
     def in_memory(self, peer: str) -> None:
         """Bytewax or Pathway."""
         package = IN_MEMORY[peer]
@@ -266,10 +275,7 @@ def run(console: Console, *, quick: bool, documents: int | None = None) -> None:
             **{peer: partial(comparison.in_memory, peer) for peer in IN_MEMORY},
         }
         for name, measure in peers.items():
-            try:
-                measure()
-            except postgres.PeerError as error:
-                comparison.missing[name] = str(error)
+            comparison.attempt(name, measure)
         comparison.spark(labels)
     finish(console, comparison, shape, output_name("fig7", quick=quick), found)
 

@@ -351,6 +351,21 @@ def test_postgresql_warms_up_in_the_program_that_is_measured(
         assert [step["percent"] for step in one.steps] == [100.0, 300.0]
 
 
+def test_a_peer_that_fails_on_the_way_shows_no_figures_that_were_not_checked(
+    tmp_path: Path,
+) -> None:
+    comparison = fig7.Comparison(tmp_path, fig7.QUICK, lambda _: None)
+    comparison.lines.append(Line("Percola", "full"))
+
+    def measure() -> None:
+        comparison.lines.append(Line("PostgreSQL", "relaxed"))
+        raise fig7.postgres.PeerError("fig7_postgres.py failed: no space left.")
+
+    comparison.attempt("PostgreSQL", measure)
+    assert [one.system for one in comparison.lines] == ["Percola"]
+    assert comparison.missing == {"PostgreSQL": "fig7_postgres.py failed: no space left."}
+
+
 def test_postgresql_has_documents_for_each_rate_twice_in_both_durabilities(
     postgresql: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
