@@ -12,10 +12,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import percola
 from percola import StoreError
@@ -29,6 +29,11 @@ _DEADLINE: Final = 180.0
 
 class ServerError(percola.PercolaError):
     """A server that a benchmark needs is missing or does not start."""
+
+
+def reason(told: Mapping[str, Any]) -> str:
+    """Why a command of percola's has ended, by what it printed with `--json`."""
+    return str(told.get("error", {}).get("message", "it said nothing."))
 
 
 class _ServerProcess:
@@ -53,7 +58,7 @@ class _ServerProcess:
         try:
             told = json.loads(self.process.stdout.readline() or "{}")
             if "address" not in told:
-                raise ServerError(f"'percola {' '.join(arguments)}' ended at once: {told}")
+                raise ServerError(f"'percola {' '.join(arguments)}' ended at once: {reason(told)}")
         except BaseException:
             self.kill()  # Who is interrupted here has nothing yet to end it by.
             raise

@@ -37,7 +37,7 @@ from benchmarks.measure import (
     temporary_folder,
     write_json,
 )
-from benchmarks.servers import ROOT, OracleProcess
+from benchmarks.servers import ROOT, OracleProcess, reason
 from percola import Table, Transaction, observer
 from percola.devcluster import Cluster, jars
 
@@ -158,10 +158,10 @@ def worker(
     with process:
         try:
             assert process.stdout is not None
-            said = process.stdout.readline()
-            if not said:
-                raise percola.PercolaError("A worker has ended at once.")
-            yield WorkerProcess(process, json.loads(said)["metrics_port"])
+            told = json.loads(process.stdout.readline() or "{}")
+            if "metrics_port" not in told:
+                raise percola.PercolaError(f"A worker has ended at once: {reason(told)}")
+            yield WorkerProcess(process, told["metrics_port"])
         finally:
             process.kill()
 

@@ -11,12 +11,13 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from benchmarks import fig10_faults, servers
+from benchmarks import fig10_faults, servers, tablets
 from benchmarks.fig8_network import _steps
 from benchmarks.fig10_bank import amount_of
 from benchmarks.fig10_faults import effects
 from benchmarks.fig10_load import Bank, Event, Verdict
 from benchmarks.lockstep import LockstepError, child
+from percola import PercolaError
 from percola.devcluster import Cluster, ClusterError, jars
 
 SECOND = 10**9
@@ -93,6 +94,14 @@ def test_who_is_interrupted_while_an_oracle_starts_leaves_none(
     process.kill()
     process.wait()
     assert ended
+
+
+def test_an_oracle_or_worker_that_ends_at_once_is_told_with_its_reason() -> None:
+    because = "ended at once: A memory repository lives and ends with the program"
+    with pytest.raises(servers.ServerError, match=because):
+        servers.OracleProcess("memory:")
+    with pytest.raises(PercolaError, match=because), tablets.worker("memory:"):
+        pass
 
 
 def test_if_the_second_oracle_does_not_start_the_first_one_is_ended(
