@@ -32,7 +32,7 @@ from rich.table import Table as Grid
 import percola
 from benchmarks import fig9_brokerage, postgres
 from benchmarks.fig7_steps import cpu_of, waits_of
-from benchmarks.fig9_emulator import InvariantError, Size, check
+from benchmarks.fig9_emulator import InvariantError, Size, check, check_reads
 from benchmarks.measure import (
     OUTPUT,
     Distribution,
@@ -207,7 +207,9 @@ def on_percola(
     with percola.open(address, fig9_brokerage.SCHEMA, durability=relaxed) as repo:
         Worker(repo, [fig9_brokerage.add_up]).run_until_idle()
         try:
-            check(fig9_brokerage.facts(repo), size, *_counts(told))
+            facts = fig9_brokerage.facts(repo)
+            check(facts, size, *_counts(told))
+            check_reads(fig9_brokerage.PercolaBrokerage(repo, 0), facts, size)
         except InvariantError as error:
             raise BrokerageError(f"{system.label}: {error}") from error
     block = _block(told, cpu[""])

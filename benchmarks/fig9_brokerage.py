@@ -146,11 +146,11 @@ class PercolaBrokerage:
 
         self._run(feed)
 
-    def trade_lookup(self, security: int) -> object:
+    def trade_lookup(self, security: int) -> list[tuple[Any, Any]]:
         """The recent trades of a security."""
         return self._recent(by_security, security)
 
-    def trade_status(self, account: int) -> object:
+    def trade_status(self, account: int) -> list[tuple[Any, Any]]:
         """The recent trades of an account."""
         return self._recent(by_account, account)
 
@@ -162,7 +162,7 @@ class PercolaBrokerage:
             prices = now.get_many((done, trade) for trade in found)
             return list(zip(orders, prices, strict=True))
 
-    def customer_position(self, customer: int) -> object:
+    def customer_position(self, customer: int) -> list[tuple[Any, int]]:
         """Cash and value of each account of a customer."""
         own = range(customer * ACCOUNTS, (customer + 1) * ACCOUNTS)
         with self._repo.snapshot() as now:

@@ -40,6 +40,7 @@ MIX: Final = {
 """Shares of what customers begin, as in TPC-E."""
 
 _LAST: Final = 10**19
+_LOOKED_UP: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +88,13 @@ class Brokerage(Protocol):
     def market_feed(self, ticks: Sequence[tuple[int, int]]) -> None:
         """Record new prices: (security, price)."""
 
-    def trade_lookup(self, security: int) -> object:
+    def trade_lookup(self, security: int) -> Sequence[object]:
         """The recent trades of a security."""
 
-    def trade_status(self, account: int) -> object:
+    def trade_status(self, account: int) -> Sequence[object]:
         """The recent trades of an account, with their status."""
 
-    def customer_position(self, customer: int) -> object:
+    def customer_position(self, customer: int) -> Sequence[object]:
         """The cash and the value of the holdings of each account of a customer."""
 
     def market_watch(self, account: int) -> object:
@@ -241,6 +242,23 @@ def check(facts: Facts, size: Size, orders: int, results: int, feeds: int | None
         if index is not None:
             name = ("trades by account", "trades by security")[place]
             _same(name, index, {(one[place], trade) for trade, one in facts.trades.items()})
+
+
+def check_reads(brokerage: Brokerage, facts: Facts, size: Size) -> None:
+    """Raise InvariantError unless transactions that only read find as many rows as there are.
+
+    One that finds nothing would be the fastest of all, and change no invariant.
+    """
+    of_account = Counter(account for account, *_ in facts.trades.values())
+    of_security = Counter(security for _, security, *_ in facts.trades.values())
+    for account in range(0, size.accounts, max(1, size.accounts // _LOOKED_UP)):
+        found = brokerage.trade_status(account)
+        _same("trades in a Trade-Status", len(found), min(RECENT, of_account[account]))
+        found = brokerage.customer_position(account // ACCOUNTS)
+        _same("accounts in a Customer-Position", len(found), ACCOUNTS)
+    for security in range(0, size.securities, max(1, size.securities // _LOOKED_UP)):
+        found = brokerage.trade_lookup(security)
+        _same("trades in a Trade-Lookup", len(found), min(RECENT, of_security[security]))
 
 
 def _same(what: str, found: Any, wanted: Any) -> None:

@@ -31,6 +31,7 @@ from benchmarks.fig9_emulator import (
     Size,
     broker_of,
     check,
+    check_reads,
 )
 
 psycopg: Any = importlib.import_module("psycopg")
@@ -152,18 +153,19 @@ class PostgresBrokerage:
 
         self._run(feed)
 
-    def _all(self, statement: str, *values: object) -> Any:
-        return self._again(lambda: self._do(statement, *values).fetchall())
+    def _all(self, statement: str, *values: object) -> list[Any]:
+        found: list[Any] = self._again(lambda: self._do(statement, *values).fetchall())
+        return found
 
-    def trade_lookup(self, security: int) -> object:
+    def trade_lookup(self, security: int) -> Sequence[object]:
         """The recent trades of a security."""
         return self._all(_RECENT.format("security"), security, RECENT)
 
-    def trade_status(self, account: int) -> object:
+    def trade_status(self, account: int) -> Sequence[object]:
         """The recent trades of an account."""
         return self._all(_RECENT.format("account"), account, RECENT)
 
-    def customer_position(self, customer: int) -> object:
+    def customer_position(self, customer: int) -> Sequence[object]:
         """Cash and value of each account of a customer."""
         first = customer * ACCOUNTS
         return self._all(
@@ -232,7 +234,9 @@ def main(arguments: Sequence[str]) -> None:
         if what == "load":
             load(cursor, size)
         elif what == "check":
-            check(facts(cursor), size, *map(int, rest))
+            found = facts(cursor)
+            check(found, size, *map(int, rest))
+            check_reads(PostgresBrokerage(connection), found, size)
         else:
             cursor.execute(f"set synchronous_commit = {commit}")
             # Also of single statements, which psycopg does not begin.

@@ -21,7 +21,7 @@ from benchmarks import fig9 as benchmark
 from benchmarks import fig9_brokerage as fig9
 from benchmarks import fig10_brokerage as fig10
 from benchmarks import fig10_faults
-from benchmarks.fig9_emulator import Emulator, Facts, InvariantError, Size, check
+from benchmarks.fig9_emulator import Emulator, Facts, InvariantError, Size, check, check_reads
 from percola import Observer, StoreError, Transaction, Worker, observer
 
 SIZE = Size(20)
@@ -97,6 +97,37 @@ def test_an_observer_that_leaves_out_a_client_is_found() -> None:
     facts, counts = traded(add_up=one_client)
     with pytest.raises(InvariantError, match="The commissions are"):
         check(facts, SIZE, *counts)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "told"),
+    [
+        ("", ""),
+        ("by_account", "Trade-Status"),
+        ("by_security", "Trade-Lookup"),
+        ("accounts", "Customer-Position"),
+    ],
+)
+def test_reads_that_find_nothing_are_found(
+    monkeypatch: pytest.MonkeyPatch, mistake: str, told: str
+) -> None:
+    with percola.open("memory:", fig9.SCHEMA) as repo:
+        fig9.load(repo, SIZE)
+        brokerage = fig9.PercolaBrokerage(repo, 0)
+        emulator = Emulator(brokerage, SIZE, 0)
+        for _ in range(300):
+            emulator.step()
+        facts = fig9.facts(repo)
+        if mistake == "accounts":
+            monkeypatch.setattr(brokerage, "customer_position", lambda _: [])
+        elif mistake:
+            # By a wrong prefix, which no row has.
+            monkeypatch.setattr(fig9, mistake, fig9.cash)
+        if not told:
+            check_reads(brokerage, facts, SIZE)
+        else:
+            with pytest.raises(InvariantError, match=f"in a {told} are not .*: 0 and not"):
+                check_reads(brokerage, facts, SIZE)
 
 
 def test_a_lost_trade_is_found() -> None:
