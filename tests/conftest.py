@@ -38,6 +38,7 @@ NO_SPARK = tuple(
 )
 SPARK = INTEGRATION + "test_spark_"
 JAVA_WITHIN = INTEGRATION + "test_store_hbase"
+TOGETHER = (SPARK, INTEGRATION, JAVA_WITHIN)
 T = TypeVar("T")
 
 BUSY = 3
@@ -153,6 +154,30 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["SPARK_SUBMIT_OPTS"] += f" {archive}"
 
 
+def scope_of(nodeid: str) -> str:
+    """What a test stays together with: its file, or all files that run Spark or Java within."""
+    file = nodeid.partition("::")[0]
+    if file.startswith(JAVA_WITHIN):
+        return JAVA_WITHIN
+    if not file.startswith(INTEGRATION) or file.startswith(NO_SPARK):
+        return file
+    return SPARK if file.startswith(SPARK) else INTEGRATION
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where long tests that would begin late are left out, begin those last that take the longest.
+
+    A minute with servers is that of a hundred other long tests.
+    """
+
+    def turn(item: pytest.Item) -> int:
+        scope = scope_of(item.nodeid)
+        return 0 if scope in TOGETHER else 2 if scope.startswith(INTEGRATION) else 1
+
+    if config.getoption("--long-within") is not None:
+        items.sort(key=turn)
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """A few processes (`make test`). What runs Spark stays together: a session takes time to start.
@@ -165,12 +190,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class FilesAndSessions(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            if file.startswith(JAVA_WITHIN):
-                return JAVA_WITHIN
-            if not file.startswith(INTEGRATION) or file.startswith(NO_SPARK):
-                return file
-            return SPARK if file.startswith(SPARK) else INTEGRATION
+            return scope_of(nodeid)
 
         def _assign_work_unit(self, node: Any) -> None:
             had = self.assigned_work[node]

@@ -198,6 +198,18 @@ def test_long_tests_that_would_begin_late_are_left_out_and_named(
     assert re.search(r"2 failed, 1 passed in ", lines[-1])
 
 
+def test_where_long_tests_are_left_out_those_with_servers_begin_last(tmp_path: Path) -> None:
+    files = ["integration/test_oracle_a.py", "integration/test_spark_a.py", "unit/test_a.py"]
+    for name in files:
+        path = tmp_path / "tests" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("def test_it():\n    pass\n")
+    for options, order in (([], [0, 1, 2]), (["--long-within", "40"], [1, 2, 0])):
+        _, lines = run(tmp_path, "", "--collect-only", "-q", *options, "tests")
+        found = [line.partition("::")[0] for line in lines if line.endswith("::test_it")]
+        assert found == [f"tests/{files[at]}" for at in order]
+
+
 @pytest.mark.long
 def test_a_name_that_stands_for_nothing_is_refused(tmp_path: Path) -> None:
     status, lines = run(tmp_path, _LACKS, "--without", "hbse")
