@@ -345,7 +345,7 @@ def fork_at_the_first_use(pipe: Connection) -> list[int]:
         for _ in range(20):
             children.append(os.fork())
             if not children[-1]:
-                signal.alarm(10)  # Ends a child that waits for ever.
+                signal.alarm(60)  # Ends a child that waits for ever.
                 commit_and_read("child")
                 os._exit(0)
         over.set()
