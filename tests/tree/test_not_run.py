@@ -109,7 +109,8 @@ def run(
 ) -> tuple[int, list[str]]:
     """Run a file of tests as this project's are run; the exit status and the lines printed."""
     (folder / "test_some.py").write_text(text)
-    inherited = {name: value for name, value in os.environ.items() if name not in ("CI", "WITHOUT")}
+    own = ("CI", "WITHOUT", "LONG_WITHIN")
+    inherited = {name: value for name, value in os.environ.items() if name not in own}
     # A shell ignores the signal, since Python code between fork and exec would run gRPC's handlers
     # of forks, which may abort the child where tests before have used gRPC in this process.
     ignoring = ("/bin/sh", "-c", 'trap "" INT; exec "$@"', "sh") if ignored else ()
