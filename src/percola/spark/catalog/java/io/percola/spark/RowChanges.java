@@ -114,9 +114,13 @@ final class RowChanges implements SupportsDelta {
       return new Factory(write.createBatchWriterFactory(info), columns);
     }
 
+    /**
+     * Of the attempts of a task the joint transaction takes one by itself. Spark may take the one
+     * before, which has just failed, for the one that commits: its denial would hide the reason.
+     */
     @Override
     public boolean useCommitCoordinator() {
-      return write.useCommitCoordinator();
+      return false;
     }
 
     @Override
