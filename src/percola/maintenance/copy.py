@@ -61,6 +61,7 @@ from percola.catalog import (
 )
 from percola.cells import (
     HANDLED,
+    MAX_TS,
     Cell,
     Kind,
     Op,
@@ -664,7 +665,7 @@ class _Copy:
             # An entry where nothing was written may be of what was a dead letter at `ts`.
             if not pending and (
                 any(upto < commit_ts for upto in seen.get(column, ()))
-                or any(not records.has(at) for at in entries)
+                or any(records.newest_upto(at) != at for at in entries)
             ):
                 pending = {commit_ts: b""}
             older = self._older(column, records, commit_ts)
@@ -708,8 +709,7 @@ class _Copy:
         found = self._source.entries(cell, Kind.DATA, start_ts, start_ts)
         if not found:
             self._source.check_safe_point(self._ts)
-            upto = min(self._source.safe_point(), self._ts)
-            if next(records.upto(upto), (0, b""))[0] > commit_ts:
+            if records.newest_upto(min(self._source.safe_point(), self._ts)) > commit_ts:
                 return []  # It is superseded there, and was removed meanwhile.
             raise missing_data(cell, commit_ts, start_ts)
         value = found[0][1]
@@ -783,7 +783,7 @@ def _seen_by_then(
     late = {
         name
         for name, records in cells.items()
-        if acknowledged_column(name) is not None and records.newest > ts
+        if acknowledged_column(name) is not None and records.newest_upto(MAX_TS) > ts
     }
     for name, letters in failed.items():
         if any(at > ts for at in letters):

@@ -75,11 +75,6 @@ class WriteRecords:
         self._known = known
         self._most = most
 
-    @property
-    def newest(self) -> int:
-        """The timestamp of the newest."""
-        return self._known[0][0]
-
     def upto(self, ts: int) -> Iterator[tuple[int, bytes]]:
         """Those at or below `ts`: (commit_ts, record). Raises StoreError."""
         yield from (one for one in self._known if one[0] <= ts)
@@ -89,9 +84,9 @@ class WriteRecords:
             records = self._store.entries(self._cell, Kind.WRITE, 0, high, self._most)
             yield from records
 
-    def has(self, ts: int) -> bool:
-        """Whether there is one at `ts`. Raises StoreError."""
-        return next(self.upto(ts), (0, b""))[0] == ts
+    def newest_upto(self, ts: int) -> int:
+        """The timestamp of the newest at or below `ts`; 0 if there is none. Raises StoreError."""
+        return next(self.upto(ts), (0, b""))[0]
 
 
 def state_beneath(store: Store, cell: Cell, ts: int) -> CellState:
