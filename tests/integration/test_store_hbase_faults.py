@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +27,10 @@ from percola.errors import (
 )
 from percola.store.base import Condition, RowMutation, Store
 from percola.store.hbase.jvm import java_class
+from percola.store.hbase.mutations import Plan
 from percola.store.hbase.store import HBaseStore
+from percola.store.hbase.wire import LOCK, LOCK_AT, Change
+from percola.store.hbase.writes import Writing
 from percola.store.walks import walk_kind
 from percola.testing.conformance.fixtures import lock
 from percola.testing.histories.recorder import RecordedTransaction, Recorder
@@ -76,6 +80,41 @@ def test_a_region_that_splits_amid_batches_costs_no_row_and_no_unknown_outcome(
     rows = [cell.row for cell, _ in _scan(store)]
     assert len(rows) == len(set(rows)) == 500 + 300 * len(rounds)
     assert list(walk_kind(store, Kind.LOCK, "t")) == []
+
+
+class _Failing:
+    """A table whose scanners fail once each, when they are asked for the second time."""
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+        self.starts: list[bytes] = []
+
+    def getScanner(self, scan: Any) -> Any:  # noqa: N802
+        self.starts.append(bytes(scan.getStartRow()))
+        scanner, asked = self._table.getScanner(scan), itertools.count(1)
+
+        def following(count: int) -> Any:
+            if next(asked) == 2 and len(self.starts) < 3:
+                raise java_class(LATE)("for a test")
+            return scanner.next(count)
+
+        return SimpleNamespace(next=following, close=scanner.close)
+
+
+def test_a_scan_that_has_found_nothing_yet_goes_on_from_where_a_server_has_failed(
+    hbase: HBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = hbase.store(tables=["t"])
+    # Of a file a server of these tests answers with what it has found in a megabyte.
+    released = Change(LOCK, b"c" * 8000, LOCK_AT, b"")
+    plans = [Plan("t", b"%04d" % number, [released]) for number in range(1500)]
+    Writing(store._calls).apply(plans)
+    Admin(store).flush("t")
+    assert store.mutate([RowMutation("t", b"last", [ABSENT], [lock(COLUMN, 5)])]) == [True]
+    table = _Failing(store._calls.table("t"))
+    monkeypatch.setattr(store._calls, "table", lambda name: table)
+    assert [cell.row for cell, _, _ in walk_kind(store, Kind.LOCK, "t")] == [b"last"]
+    assert table.starts[0] == b"" < table.starts[1] < table.starts[2] < b"last"
 
 
 def _scan(store: Store) -> list[tuple[Cell, object]]:

@@ -39,9 +39,10 @@ _ROWS: Final = 4096
 
 _CHUNK_BYTES: Final = 2 * 1024 * 1024
 
-_FIRST_TAKEN: Final = 32
+_FIRST_TAKEN: Final = 4
 _MOST_TAKEN: Final = 256
-"""Rows that are taken from Java at once: at first, when their size is not known, and at most."""
+"""Results that are taken from Java at once: where their size is not known, or little is found, and
+at most."""
 
 _TAKEN_BYTES: Final = 16 * 1024 * 1024
 _DATA, _WRITE = FAMILIES[Kind.DATA], FAMILIES[Kind.WRITE]
@@ -155,14 +156,13 @@ class HBaseReading(Reading):
         calls = self._calls
         tries = Tries(calls, f"reading the table {table!r}", table)
         rows: list[tuple[bytes, StoredRow]] = []
+        position = start
         taken = _FIRST_TAKEN
         size = 0
         while True:
-            position = rows[-1][0] + b"\0" if rows else start
             try:
                 calls.made["scan"] += 1
-                left = most - len(rows)
-                scan = self._scan(query, position, end, left)
+                scan = self._scan(query, position, end, most - len(rows))
                 scanner = calls.table(table).getScanner(scan)
                 try:
                     while len(rows) < most and size < _TAKEN_BYTES:
@@ -171,10 +171,17 @@ class HBaseReading(Reading):
                         if not len(results):
                             return rows, True
                         block = calls.client().chains.block_of(results)
-                        rows += [(row, stored_row(entries)) for row, entries in rows_of(block)]
+                        found = [(row, stored_row(entries)) for row, entries in rows_of(block)]
                         size += len(block)
-                        fitting = _TAKEN_BYTES * len(results) // max(1, len(block))
-                        taken = max(1, min(fitting, 8 * taken, _MOST_TAKEN))
+                        if found:
+                            rows += found
+                            position = found[-1][0] + b"\0"
+                        if len(found) < len(results):
+                            position = max(position, _scanned_to(results))
+                            taken = _FIRST_TAKEN
+                        else:
+                            fitting = _TAKEN_BYTES * len(results) // max(1, len(block))
+                            taken = max(1, min(fitting, 8 * taken, _MOST_TAKEN))
                         tries.progressed()
                 finally:
                     scanner.close()
@@ -193,6 +200,8 @@ class HBaseReading(Reading):
         scan.setLimit(most)
         scan.setCaching(most)
         scan.setMaxResultSize(_CHUNK_BYTES)
+        # Where a server finds nothing for long, it says how far it is: see `_scanned_to`.
+        scan.setNeedCursorResult(True)
         filters = client.array_list(2)
         only = columns_of(query.asked)
         if len(only) == 1:
@@ -212,6 +221,12 @@ class HBaseReading(Reading):
         if not filters.isEmpty():
             scan.setFilter(client.all_of(filters))
         return scan
+
+
+def _scanned_to(results: JavaObject) -> bytes:
+    """The row up to which all has been scanned, if the last result says so and is no row itself."""
+    last = results[len(results) - 1]
+    return bytes(last.getCursor().getRow()) if last.isCursor() else b""
 
 
 def stored_row(entries: Iterable[Entry]) -> StoredRow:
