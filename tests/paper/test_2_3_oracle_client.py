@@ -174,6 +174,21 @@ def test_an_interrupted_sender_lets_the_others_join_another_call(
     assert sorted(map(str, outcomes)) == ["2", "interrupted"]
 
 
+def test_an_interrupt_just_before_a_call_is_sent_leaves_nobody_waiting_for_it(
+    oracle: NetworkOracle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = oracle._line()
+
+    def interrupted(batch: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(line, "_send", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        oracle.timestamp()
+    monkeypatch.undo()
+    assert in_thread(oracle.timestamp).result(DEADLINE) == 1
+
+
 def test_where_nobody_listens_it_is_one_error_that_names_every_address() -> None:
     oracle = NetworkOracle(["127.0.0.1:9", "127.0.0.1:10"], timeout_seconds=0.3)
     with pytest.raises(StoreError, match=r"127.0.0.1:9: .*127.0.0.1:10: .*'percola oracle'"):

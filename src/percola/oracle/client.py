@@ -210,24 +210,30 @@ class _Line:
     def ask(self, count: int) -> int:
         """A fresh timestamp for `count` 1, the highest one handed out for 0."""
         while True:
-            with self._guard:
-                batch, sends = self._open, False
-                if batch is None:
-                    sends = True
-                    deadline = time.monotonic() + self._oracle.timeout_seconds
-                    previous = self._newest
-                    if previous is not None and previous.is_done:
-                        previous = None
-                    batch = self._open = self._newest = _Batch(previous, deadline)
-                elif batch.done is None:
-                    batch.done = threading.Event()
-                place = batch.count
-                batch.count += count
-            if sends:
-                self._send(batch)
-            else:
-                assert batch.done is not None
-                batch.done.wait()
+            batch, sends = None, False
+            try:
+                with self._guard:
+                    batch = self._open
+                    if batch is None:
+                        sends = True
+                        deadline = time.monotonic() + self._oracle.timeout_seconds
+                        previous = self._newest
+                        if previous is not None and previous.is_done:
+                            previous = None
+                        batch = self._open = self._newest = _Batch(previous, deadline)
+                    elif batch.done is None:
+                        batch.done = threading.Event()
+                    place = batch.count
+                    batch.count += count
+                if sends:
+                    self._send(batch)
+                else:
+                    assert batch.done is not None
+                    batch.done.wait()
+            finally:
+                # Also after an interrupt at any place: others may have joined it, or will.
+                if sends and batch is not None:
+                    self._end(batch)
             if batch.answer is not None:
                 drawn, last = batch.answer
                 return drawn[place] if count else last
@@ -239,7 +245,7 @@ class _Line:
             # The thread that was to send the batch was interrupted: join another batch.
 
     def _send(self, batch: _Batch) -> None:
-        """Wait for the previous call, then close the batch, make its call and wake its threads."""
+        """Wait for the previous call, then close the batch and make its call."""
         try:
             # The sender of the previous batch may have been interrupted while it waited.
             while batch.previous is not None:
@@ -250,13 +256,15 @@ class _Line:
             batch.answer = self._make(batch.count, batch.deadline)
         except PercolaError as error:
             batch.error = error
-        finally:
-            with self._guard:
-                if self._open is batch:
-                    self._open = None
-                batch.is_done = True
-            if batch.done is not None:
-                batch.done.set()
+
+    def _end(self, batch: _Batch) -> None:
+        """Let nobody join the batch any more, and wake its threads."""
+        with self._guard:
+            if self._open is batch:
+                self._open = None
+            batch.is_done = True
+        if batch.done is not None:
+            batch.done.set()
 
     def _await(self, batch: _Batch) -> None:
         """Wait until a batch is done, however it ends."""
