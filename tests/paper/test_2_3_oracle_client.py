@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from percola.coordination.lock_service.client import LockServiceClient
 from percola.errors import RepositoryClosedError, StoreError, UsageError
 from percola.oracle.client import NetworkOracle
 from percola.oracle.server import OracleServer, Tls
+from percola.rpc import client as rpc_client
 from percola.rpc.greeter import Greeter
 from percola.store.memory import MemoryStore
 
@@ -410,9 +413,9 @@ def test_with_tls_both_sides_show_who_they_are_and_a_mismatch_is_one_sentence(
         NetworkOracle([here], roots=b"x")
 
 
-def test_of_several_addresses_of_a_name_one_that_drops_packets_leaves_time_for_the_others(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+@pytest.fixture
+def far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An oracle greets its clients after a while."""
     never, greet = threading.Event(), Greeter._greet
 
     def greet_from_afar(*arguments: Any) -> bool:
@@ -420,10 +423,36 @@ def test_of_several_addresses_of_a_name_one_that_drops_packets_leaves_time_for_t
         return greet(*arguments)
 
     monkeypatch.setattr(Greeter, "_greet", greet_from_afar)
+
+
+@pytest.mark.usefixtures("far")
+def test_of_several_addresses_of_a_name_one_that_drops_packets_leaves_time_for_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with leading() as server, silent_port() as silent:
         ports = (silent, int(server.address.rpartition(":")[2]))
         found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", one)) for one in ports]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
         oracle = NetworkOracle(["oracles:7070"], request_seconds=1.0, timeout_seconds=3.0)
+        assert oracle.timestamp() == 1
+        oracle.close()
+
+
+@pytest.mark.usefixtures("far")
+def test_a_name_server_that_answers_late_leaves_the_time_to_connect(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    passed = [0.0]
+    clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed[0])
+    monkeypatch.setattr(rpc_client, "time", clock)
+    look_up = socket.getaddrinfo
+
+    def late(*given: Any, **options: Any) -> Any:
+        passed[0] += 5.0
+        return look_up(*given, **options)
+
+    with leading() as server:
+        monkeypatch.setattr(socket, "getaddrinfo", late)
+        oracle = NetworkOracle([server.address], request_seconds=2.0, timeout_seconds=2.0)
         assert oracle.timestamp() == 1
         oracle.close()

@@ -14,7 +14,7 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from percola.errors import UsageError
 from percola.rpc import frames
@@ -101,7 +101,7 @@ class Connection:
         address: `HOST:PORT`.
         access: the token and the certificates.
         context: of `access.context`.
-        seconds: the longest wait until it is accepted.
+        seconds: the longest wait until it is accepted, from when the host's name was looked up.
 
     Raises LostError, and RefusedError.
     """
@@ -113,8 +113,9 @@ class Connection:
         self._rest = b""
         self._found: list[Frame] = []
         self._has_ended = False
+        host, found = _look_up(address, seconds)
         deadline = time.monotonic() + seconds
-        self._socket = _connect(address, context, seconds)
+        self._socket = _connect(host, found, context, seconds)
         try:
             self._seconds = max(0.001, deadline - time.monotonic())
             self._socket.settimeout(self._seconds)
@@ -254,11 +255,26 @@ class Connection:
         self._socket.close()
 
 
-def _connect(address: str, context: ssl.SSLContext | None, seconds: float) -> socket.socket:
+def _look_up(address: str, seconds: float) -> tuple[str, list[Any]]:
+    """The host of an address, and the addresses that this stands for; LostError.
+
+    It takes as long as the system's resolver does, whose own time limits are longer than ours:
+    where a name server is down, each look-up takes five seconds, and would leave none to connect.
+    """
     host, port = split_address(address)
+    try:
+        return host, socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        _translate(error, seconds)
+        raise
+
+
+def _connect(
+    host: str, found: list[Any], context: ssl.SSLContext | None, seconds: float
+) -> socket.socket:
     deadline = time.monotonic() + seconds
     try:
-        made = _connect_to_any(host, port, deadline)
+        made = _connect_to_any(found, deadline)
     except OSError as error:
         _translate(error, seconds)
         raise
@@ -275,12 +291,11 @@ def _connect(address: str, context: ssl.SSLContext | None, seconds: float) -> so
     return made
 
 
-def _connect_to_any(host: str, port: int, deadline: float) -> socket.socket:
+def _connect_to_any(found: list[Any], deadline: float) -> socket.socket:
     """A connection to the first of a host's addresses that takes one; OSError.
 
     Each has a share of the time: one that drops packets leaves the others, and TLS, enough of it.
     """
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     problems: list[OSError] = []
     for tried, (family, kind, protocol, _, address) in enumerate(found):
         try:
