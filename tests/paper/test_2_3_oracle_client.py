@@ -388,6 +388,8 @@ def test_with_tls_both_sides_show_who_they_are_and_a_mismatch_is_one_sentence(
     with leading("localhost:0", tls=tls, token="x") as server:
         here = server.address
         assert "PERCOLA_ORACLE_CERT" in refusal(here, roots=roots, token="x")
+        others = (roots, read("server.key"))  # Of an authority that is not the clients'.
+        assert "PERCOLA_ORACLE_CERT" in refusal(here, roots=roots, certificate=others)
         wrong = refusal(here, roots=read("client.pem"), certificate=shown)
         assert "certificate is not trusted (self-signed certificate): is the authority" in wrong
         by_number = here.replace("localhost", "127.0.0.1")

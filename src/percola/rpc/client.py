@@ -355,7 +355,7 @@ def _reason(error: OSError, seconds: float) -> str:
             return (
                 "it does not serve with TLS: start it with --tls-cert, or unset PERCOLA_ORACLE_CA"
             )
-        if "CERTIFICATE" in (error.reason or ""):
+        if any(one in (error.reason or "") for one in ("CERTIFICATE", "UNKNOWN_CA")):
             return (
                 "it requires another certificate of its clients: set PERCOLA_ORACLE_CERT and "
                 f"PERCOLA_ORACLE_KEY ({error.reason})"
