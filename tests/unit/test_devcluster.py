@@ -15,6 +15,7 @@ import pytest
 from commands import call, run
 from hypothesis import given
 from hypothesis import strategies as st
+from stores import DEADLINE, in_thread
 
 from percola.devcluster import Cluster, ClusterError, pids, settings
 from percola.devcluster.settings import HEAP, MOST, PORTS, SMALL_HEAP, Layout
@@ -376,6 +377,22 @@ def test_a_process_that_ended_before_anybody_looked_is_named(
         cluster.await_ready(5)
     with pytest.raises(ClusterError, match=r"zookeeper of .* has ended: Error: at once"):
         cluster.check()
+
+
+def test_of_two_that_start_one_cluster_the_second_waits_and_ends_nothing_of_the_firsts(
+    java: Path, folder: Path, tmp_path: Path, wait_until: Callable[..., object]
+) -> None:
+    go = tmp_path / "go"
+    java.write_text(f"while [ ! -e {go} ]; do sleep 0.01; done; echo Error: told; exit 1\n")
+    first = in_thread(Cluster.small(folder).up)
+    wait_until(lambda: pids.noted(folder, "format"))
+    formatting = pids.noted(folder, "format")
+    with pytest.raises(ClusterError, match="Another program is still starting the cluster"):
+        Cluster.small(folder).up(seconds=0.1)
+    assert pids.noted(folder, "format") == formatting
+    go.touch()
+    with pytest.raises(ClusterError, match="formatted: Error: told"):
+        first.result(DEADLINE)
 
 
 def test_the_time_that_it_may_take_is_bounded(java: Path, folder: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import http.client
 import json
 import os
@@ -9,7 +11,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,6 +22,7 @@ from percola.devcluster.settings import SMALL_HEAP, ClusterError, Layout
 
 NAMESPACE: Final = "percola"
 LOOK_EVERY: Final = 0.1
+UP_SECONDS: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,21 +173,27 @@ class Cluster:
     # --- Up -------------------------------------------------------------------------------
 
     def __enter__(self) -> Cluster:
-        if pids.running(self.folder):
-            raise ClusterError(
-                f"The cluster in {self.folder} is up already: use it by its address "
-                f"{self.address}, or take it down first."
-            )
-        self._processes.start_guard()
-        try:
-            self.up()
-        except BaseException:
-            self._close()
-            raise
+        end = time.monotonic() + UP_SECONDS
+        with self._alone(end):
+            if pids.running(self.folder):
+                raise ClusterError(
+                    f"The cluster in {self.folder} is up already: use it by its address "
+                    f"{self.address}, or take it down first."
+                )
+            self._processes.start_guard()
+            try:
+                self._up(end)
+            except BaseException:
+                self._close()
+                raise
         return self
 
-    def up(self, seconds: float = 300.0, tell: Callable[[str], object] = lambda step: None) -> None:
+    def up(
+        self, seconds: float = UP_SECONDS, tell: Callable[[str], object] = lambda step: None
+    ) -> None:
         """Start the processes that are not running; return once a table can be created and written.
+
+        If another program does so just now, wait for that first.
 
         Args:
             seconds: how long that may take.
@@ -195,10 +204,50 @@ class Cluster:
                 processes that this call started have been stopped.
         """
         end = time.monotonic() + seconds
+        with self._alone(end):
+            self._up(end, tell)
+
+    @contextlib.contextmanager
+    def _alone(self, end: float) -> Iterator[None]:
+        """Have no other program start the cluster meanwhile: it would stop what is started here."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            folder = os.open(self.folder, os.O_RDONLY)
+        except OSError as error:
+            raise self._cannot_stand(error) from error
+        try:
+            self._lock(folder, end)
+            kept = Layout.load(self.folder)
+            if kept is not None and kept != self.layout:
+                raise ClusterError(
+                    f"Another program has just made a cluster in {self.folder}: use that, by the "
+                    f"address hbase://{kept.quorum}/{NAMESPACE}, or name another folder."
+                )
+            yield
+        finally:
+            os.close(folder)  # Also ends the lock.
+
+    def _lock(self, folder: int, end: float) -> None:
+        pause = threading.Event()
+        while True:
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise ClusterError(
+                        f"Another program is still starting the cluster in {self.folder}: wait "
+                        "for it, or end it."
+                    ) from None
+            pause.wait(LOOK_EVERY)
+
+    def _cannot_stand(self, error: OSError) -> ClusterError:
+        return ClusterError(f"A development cluster cannot stand in {self.folder}: {error}.")
+
+    def _up(self, end: float, tell: Callable[[str], object] = lambda step: None) -> None:
         missing = [server.name for server in self._of(*settings.HEAP) if not server.runs]
         self._processes.check_ports(missing)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
             self.layout.save(self.folder)
             for what, kinds, ready in (
                 ("HDFS", ("zookeeper", "namenode", "datanode"), self._hdfs_is_ready),
@@ -216,9 +265,7 @@ class Cluster:
             for name in missing:
                 self._processes.kill(name)
             if isinstance(error, OSError):
-                raise ClusterError(
-                    f"A development cluster cannot stand in {self.folder}: {error}."
-                ) from error
+                raise self._cannot_stand(error) from error
             raise
 
     def await_ready(self, seconds: float = 180.0) -> None:
