@@ -43,6 +43,8 @@ SETTINGS = Settings(("127.0.0.1:9",), "/percola/test", 10.0, 0.2, 0.2, None)
         ({"session_seconds": 0}, "above 0"),
         ({"request_seconds": 0}, "above 0"),
         ({"timeout_seconds": -1}, "above 0"),
+        ({"auth": ("digest", "secret")}, "USER:PASSWORD.*LOGIN_FILE"),
+        ({"auth": ("digest", "shop:")}, "USER:PASSWORD"),
     ],
 )
 def test_arguments_that_cannot_work_are_refused(wrong: dict[str, Any], words: str) -> None:

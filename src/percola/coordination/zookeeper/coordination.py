@@ -93,6 +93,12 @@ class ZooKeeperCoordination(Coordination):
             )
         if not min(session_seconds, request_seconds, timeout_seconds) > 0:
             raise UsageError("The seconds to wait for ZooKeeper must be above 0.")
+        if auth is not None and auth[0] == "digest" and not all(auth[1].partition(":")):
+            raise UsageError(
+                "A credential of ZooKeeper's scheme 'digest' is USER:PASSWORD, in one line. What "
+                "was given, as by the file that PERCOLA_ZOOKEEPER_LOGIN_FILE names, has no colon "
+                "between a name and a password: ZooKeeper takes it for a name, and tells it others."
+            )
         self._settings = Settings(
             tuple(hosts), root, session_seconds, request_seconds, timeout_seconds, auth
         )
