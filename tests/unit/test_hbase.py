@@ -16,7 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from percola.cells import MAX_TS, Kind
-from percola.errors import DamagedRecordError, RepositoryClosedError, StoreError, UsageError
+from percola.errors import (
+    DamagedRecordError,
+    RepositoryClosedError,
+    StoreError,
+    UsageError,
+    ValueTooLargeError,
+)
 from percola.store.base import Condition, Delete, Put, RowMutation
 from percola.store.hbase.client import Calls, Place, _unusable
 from percola.store.hbase.errors import Failure, Meaning
@@ -85,6 +91,22 @@ def test_a_deadline_that_would_let_calls_arrive_too_late_is_refused() -> None:
     for seconds in (0, -1, 61):
         with pytest.raises(UsageError, match=r"0 to 60 s"):
             HBaseStore(Place("a:2181", "n"), request_seconds=seconds)
+
+
+def test_more_columns_of_a_row_than_a_server_can_check_at_once_are_refused() -> None:
+    store = HBaseStore(Place("a:2181", "n"))
+
+    def locking(row: bytes, columns: int) -> list[RowMutation]:
+        puts = [Put(Kind.LOCK, b"c%d" % number, 5, b"") for number in range(columns)]
+        return [RowMutation("t", row, (), puts)]
+
+    store.check_sizes(locking(b"r", 20_000))
+    with pytest.raises(ValueTooLargeError, match=r"20001 columns in the row b'r' of the table 't'"):
+        store.check_sizes(locking(b"r", 20_001))
+    # Each condition names the row.
+    with pytest.raises(ValueTooLargeError, match=r"2000 changes with 120000000 bytes in the row"):
+        store.check_sizes(locking(b"r" * 30_000, 2_000))
+    store.close()
 
 
 def test_percolas_own_tables_have_names_that_hbase_allows_and_users_do_not_take() -> None:

@@ -69,6 +69,8 @@ class HBaseStore(RemoteStore):
     # HBase's own limits are 32,767 bytes and 10 MiB, the latter with the key.
     limits = Limits(row_bytes=32_000, value_bytes=8 * 1024 * 1024)
     row_change_bytes = 64 * 1024 * 1024
+    # Servers look up each: some thousand a second, and of 80,000 one with a small heap has died.
+    row_locks = 20_000
 
     _calls: Calls
 

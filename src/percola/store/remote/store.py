@@ -52,6 +52,8 @@ class RemoteStore(Store):
         database: its name in messages.
         row_change_bytes: how many bytes it takes in the changes of one row.
         row_changes: how many changes of one row it takes; None for any number.
+        row_locks: how many columns of one row it locks at once, where it checks each by itself, on
+            conditions that all name the row; None for any number.
 
     Args:
         apply: `mutate` without its checks; the second argument is the tables that keep a feed.
@@ -61,6 +63,7 @@ class RemoteStore(Store):
     database: ClassVar[str]
     row_change_bytes: ClassVar[int]
     row_changes: ClassVar[int | None] = None
+    row_locks: ClassVar[int | None] = None
 
     def __init__(
         self,
@@ -170,7 +173,7 @@ class RemoteStore(Store):
         check_sizes(self, batch)
         most, most_bytes = self.row_changes, self.row_change_bytes
         for mutation in batch:
-            size, count = 0, len(mutation.changes)
+            size, count, locks = 0, len(mutation.changes), 0
             for change in mutation.changes:
                 if len(change.column) > _COLUMN_BYTES:
                     raise RowTooLongError(
@@ -179,6 +182,15 @@ class RemoteStore(Store):
                     )
                 if isinstance(change, Put):
                     size += len(change.value)
+                    locks += change.kind is Kind.LOCK
+            if self.row_locks is not None:
+                if locks > self.row_locks:
+                    raise ValueTooLargeError(
+                        f"{locks} columns in {_place_of(mutation)} do not fit: {self.database} "
+                        f"takes up to {self.row_locks} of a row in one transaction, as it checks "
+                        "each. Write fewer columns of a row in one transaction."
+                    )
+                size += 2 * locks * len(mutation.row)  # Each has two conditions.
             if size > most_bytes or (most is not None and count > most):
                 changes = "" if most is None else f"{most} changes with "
                 raise ValueTooLargeError(
