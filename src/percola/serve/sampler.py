@@ -4,8 +4,9 @@ Everything comes from the repository, whichever processes work on it and however
 restarted: what waits and is dead-lettered from a survey (`percola.observers.survey`), what workers
 did from their reports (`percola.observers.reports`), who lives from the coordination.
 
-A sample reads a bounded part of each table, and costs the same however large the repository is. The
-next one waits for at least twenty times as long as it took. Samples are taken each second while
+A sample reads a bounded part of each table, and costs the same however large the repository is; but
+on HBase, servers pass an entry of each cell that was ever locked. The next one waits for at least
+twenty times as long as it took. Samples are taken each second while
 somebody looks, else every ten seconds; that nobody looks costs next to nothing, and the plots of
 the last minutes are there when somebody opens the page.
 """
