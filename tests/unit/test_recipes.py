@@ -31,6 +31,7 @@ from percola import (
     Transaction,
     Worker,
     decimal_of,
+    inspection,
     observer,
 )
 from percola.cells import Kind
@@ -479,6 +480,23 @@ def test_a_program_without_a_measure_does_not_replace_contributions_to_it() -> N
             some.contribute(t, "b", now)
     repo.run(lambda t: all_.contribute(t, "b", {"g": {"n": 3, "m": 4}}))
     assert all_.get(repo.snapshot(), "g").sums == {"n": 4, "m": 6}
+    assert check(repo, [all_]) == []
+
+
+def test_a_program_without_a_measure_leaves_parts_of_sums_that_have_it() -> None:
+    """As a worker of an older version does, which folds the parts of all programs."""
+    older, newer = Table("source"), Table("source")
+    some, all_ = Sums("sums", older, {"n": int}), Sums("sums", newer, {"n": int, "m": int})
+    repo = opened(newer, all_)
+    repo.run(lambda t: t.set(all_._shards, "g", 2))
+    repo.run(lambda t: all_.contribute(t, "a", {"g": {"n": 1, "m": 5}}))
+    Worker(repo, some.observers, threads=1, retention=None, attempts=1).run_until_idle()
+    assert all_.get(repo.snapshot(), "g").sums == {"n": 1, "m": 5}
+    [letter] = inspection.failures(repo)
+    assert "5 to the measure 'm' of the sums 'sums'" in letter.error
+    inspection.retry_failures(repo)
+    work(repo, all_.observers)
+    assert repo.snapshot().get(all_.measures["m"], "g") == 5
     assert check(repo, [all_]) == []
 
 

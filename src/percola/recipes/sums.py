@@ -187,9 +187,9 @@ class Sums(Recipe, Generic[R]):
             column.encode_value(value)
 
     def _check_known(self, group: str, before: Mapping[str, Any]) -> None:
-        """Refuse to replace a contribution to measures that these sums lack.
+        """Refuse to replace contributions to measures that these sums lack, or to fold parts of them.
 
-        They would stay in a sum for ever: perhaps in that of another program, a newer one.
+        They would stay in a sum for ever, or be lost: perhaps those of a newer program.
         """
         for measure, value in before.items():
             if value and measure not in self.measures:
@@ -276,7 +276,8 @@ class Sums(Recipe, Generic[R]):
         row: Row[str] = t.get_row(self.table, group)
         now: Aggregate = self._aggregate(row)
         parts = row.family(self._part)
-        for shard in parts:
+        for shard, part in parts.items():
+            self._check_known(group, {name: part[name] for name in part if name != _COUNT})
             t.delete(self._part[shard], group)
         # No row contributes: what is left of a sum of floats is rounding.
         for column, value in (
