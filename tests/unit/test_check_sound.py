@@ -25,13 +25,16 @@ from stores import (
 )
 
 from percola import Repository, Table, Transaction, Worker, inspection, observer
-from percola.cells import Kind
+from percola.cells import Kind, LastChange, Op, encode_write
 from percola.maintenance.check import Counts, Finding, Severity, check
+from percola.maintenance.row_rules import Columns, Entries, judge
+from percola.schema import Schema
 from percola.store.base import Put, RowMutation
 from tests.unit.checked import (
     LARGE,
     TABLES,
     bal,
+    bank,
     broken,
     contents,
     measure,
@@ -101,6 +104,36 @@ def test_reads_for_update_deletes_and_many_versions_are_in_order(repo: Repositor
             t.set(contents, "r", LARGE * value)
             t.delete(contents, "s")
     sound(repo)
+
+
+class Stamp(int):
+    """A timestamp that counts how often one is compared."""
+
+    compared = 0
+
+    def __lt__(self, other: int) -> bool:
+        Stamp.compared += 1
+        return int(self) < other
+
+    def __gt__(self, other: int) -> bool:
+        Stamp.compared += 1
+        return int(self) > other
+
+
+def test_a_cell_that_was_locked_between_its_versions_costs_in_proportion_to_these() -> None:
+    def comparisons(versions: int) -> int:
+        cell = Entries()
+        for ts in range(2, 4 * versions, 4):
+            put = encode_write(Op.PUT, ts - 1, b"1")
+            cell.write[Stamp(ts)] = put
+            lock = encode_write(Op.LOCK, ts + 1, last_change=LastChange(ts, put))
+            cell.write[Stamp(ts + 2)] = lock
+        before = Stamp.compared
+        found = judge(bank.name, b"Bob", {bal.key: cell}, Columns(Schema(TABLES)), lambda ts: ts)
+        assert list(found) == []
+        return Stamp.compared - before
+
+    assert 0 < comparisons(400) < 3 * comparisons(200)
 
 
 @pytest.mark.parametrize("alive", [True, False])

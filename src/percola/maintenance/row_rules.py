@@ -346,13 +346,14 @@ class _Judge:
 
     def _judge_last_changes(self) -> Iterator[Finding]:
         """Check the last change named in records that change nothing themselves."""
-        changes = [(ts, record) for ts, record in self._writes.items() if record.op in _CHANGES]
-        for ts, record in self._writes.items():
+        last = next((ts for ts, one in self._writes.items() if one.op in _CHANGES), 0)
+        newest, found = 0, None  # The newest change below a record: the oldest record comes first.
+        for ts, record in reversed(self._writes.items()):
+            if record.op in _CHANGES:
+                newest, found = ts, record
             if record.last_change is None:
                 continue
             at, raw = record.last_change
-            below = [one for one in changes if one[0] < ts]
-            newest, found = below[0] if below else (0, None)
             if newest > at:
                 yield self._finding(
                     "hidden-change",
@@ -366,8 +367,7 @@ class _Judge:
                 differs = said and found and (said.op, said.value) != (found.op, found.value)
             else:
                 # Deletes, and changes hidden by a newer one, may have been collected.
-                hidden = bool(changes) and changes[0][0] > ts
-                differs = said is not None and said.op is Op.PUT and not hidden
+                differs = said is not None and said.op is Op.PUT and last <= ts
             if differs:
                 yield self._finding(
                     "wrong-last-change",
