@@ -187,7 +187,7 @@ class Sums(Recipe, Generic[R]):
             column.encode_value(value)
 
     def _check_known(self, group: str, before: Mapping[str, Any]) -> None:
-        """Refuse to replace contributions to measures that these sums lack, or to fold parts of them.
+        """Refuse to replace or to fold contributions to measures that these sums lack.
 
         They would stay in a sum for ever, or be lost: perhaps those of a newer program.
         """
