@@ -582,8 +582,8 @@ def open(
         create: whether to create a repository if there is none; without a schema none is created.
         durability: "full" (the default) or "relaxed": whether a commit waits until it is on
             disk. Relaxed, a killed process still loses nothing, but a power cut or a crash of
-            the system may lose the last commits or damage the repository. Given at creation,
-            it becomes the repository's default.
+            the system may lose the last commits or damage the repository, also for the processes
+            beside it. Given at creation, it becomes the repository's default.
         one_step: commit in one step if the store can. If False, every transaction commits in two
             phases; both kinds may run concurrently.
         lock_ttl_seconds: how long a commit may go without refreshing its primary lock before
