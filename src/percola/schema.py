@@ -362,11 +362,12 @@ class Table(Generic[R]):
                 return row.encode() if isinstance(row, str) else bytes(row)
             except UnicodeEncodeError as error:
                 raise WrongTypeError(
-                    f"The row {row!r} of the table {self.name!r} is not valid Unicode text."
+                    f"Rows of the table {self.name!r} are str, but this is {_given(row)}, which is "
+                    "not valid Unicode text."
                 ) from error
         raise WrongTypeError(
             f"Rows of the table {self.name!r} are {self.rows_name} and not empty, but this is "
-            f"{type(row).__name__} {row!r}."
+            f"{_given(row)}."
         )
 
     def encode_bound(self, row: R | None) -> bytes:
@@ -410,7 +411,7 @@ class Table(Generic[R]):
             ) from error
 
 
-def _given(value: Any, error: Exception) -> str:
+def _given(value: Any, error: Exception | None = None) -> str:
     """A value that was refused, and why."""
     try:
         shown = repr(value)

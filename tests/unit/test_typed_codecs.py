@@ -139,6 +139,7 @@ MISFITS: list[tuple[Codec[Any], Any, str]] = [
     (INT64, 1.0, "int64, but was given float 1.0."),
     (INT64, "1", "int64, but was given str '1'."),
     (FLOAT32, 1e39, "it is beyond the range of 32-bit floats."),
+    (FLOAT32, 2**1024, "it is beyond the range of 32-bit floats."),
     (FLOAT32, "1.0", "float32, but was given str '1.0'."),
     (DATE, NOON, "date, but was given datetime"),
     (DATE, "2010-10-04", "date, but was given str '2010-10-04'."),

@@ -123,7 +123,7 @@ def _encode_float32(value: float) -> bytes:
     if not isinstance(value, int | float) or isinstance(value, bool):
         raise TypeError
     try:
-        return _FLOAT32.pack(value)
+        return _FLOAT32.pack(float(value))  # `pack` raises its own error for a large int.
     except OverflowError:
         raise UnfitValueError("it is beyond the range of 32-bit floats") from None
 
