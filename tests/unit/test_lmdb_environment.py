@@ -317,6 +317,60 @@ def test_an_interrupt_in_the_middle_of_a_group_is_its_leaders_and_the_others_are
     assert not environment._running
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TimeoutError])
+def test_what_a_signals_handler_raises_after_a_groups_commit_is_its_leaders_alone(
+    environment: Environment,
+    pool: ThreadPoolExecutor,
+    wait_until: Wait,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[BaseException],
+) -> None:
+    """As where a program has a time limit: the handler runs as soon as the disk has answered."""
+    assert environment._turn is not None
+    release, fired = environment._turn.release, list[bool]()
+
+    def interrupted_once() -> None:
+        if not fired:
+            fired.append(True)
+            raise error
+        release()
+
+    together = Together(environment, pool, wait_until)
+    monkeypatch.setattr(environment._turn, "release", interrupted_once)
+    outcomes = together.run(put(environment, b"0"), put(environment, b"1"), leader=error)
+    assert [outcome.result(DEADLINE) for outcome in outcomes] == [b"0", b"1"]
+    assert stored(environment, b"0") == stored(environment, b"1") == b""
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, TimeoutError])
+def test_what_a_signals_handler_raises_while_its_thread_waits_is_no_error_of_others(
+    environment: Environment,
+    pool: ThreadPoolExecutor,
+    wait_until: Wait,
+    monkeypatch: pytest.MonkeyPatch,
+    error: type[BaseException],
+) -> None:
+    assert environment._turn is not None
+    take, queued, fired = environment._turn.take, threading.Event(), list[bool]()
+
+    def interrupted_once() -> None:
+        if not fired:
+            fired.append(True)
+            assert queued.wait(DEADLINE)
+            raise error
+        take()
+
+    monkeypatch.setattr(environment._turn, "take", interrupted_once)
+    first = pool.submit(environment.write, put(environment, b"0"))
+    wait_until(lambda: bool(fired))
+    others = [pool.submit(environment.write, put(environment, key)) for key in (b"1", b"2")]
+    wait_until(lambda: len(environment._queue) == 3)
+    queued.set()
+    assert type(first.exception(DEADLINE)) is error
+    assert [other.result(DEADLINE) for other in others] == [b"1", b"2"]
+    assert stored(environment, b"0") is None
+
+
 @pytest.mark.parametrize("durability", ["full", "relaxed"])
 def test_the_map_grows_while_threads_read(tmp_path: Path, durability: str) -> None:
     store = LmdbStore(tmp_path, durability=durability, map_bytes=1 << 20)

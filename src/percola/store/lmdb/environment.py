@@ -456,11 +456,10 @@ class Environment:
         in_operation = False
         try:
             running.append(None)
-            env = self._env
-            if env is not None and not self._paused:
+            env, free = self._env, self._turn
+            if env is not None and free is not None and not self._paused:
                 # While another process writes, this waits without the GIL: the group grows.
-                turn = self._turn
-                assert turn is not None
+                turn = free
                 turn.take()
                 begun: Txn = env.begin(write=True)
                 txn = begun
@@ -489,12 +488,14 @@ class Environment:
                     with contextlib.suppress(OSError):  # Closed, if a pause timed out.
                         turn.release()
                 running.pop()
-            if isinstance(error, Exception):
+            fails = in_operation and isinstance(error, Exception)
+            if fails or _is_refusal(error, over=over):
                 if txn is not None or env is self._env:
                     self._recover(group, error, in_operation)
                 # Else a pause timed out and closed the environment: begin again.
             else:
-                # An interrupt (Ctrl-C). The other waiting threads continue without this one.
+                # An interrupt (Ctrl-C), or what a signal's handler raises, as for a time limit. The
+                # other waiting threads continue without this one.
                 if over:
                     for request in group:
                         request[0] = None
@@ -725,6 +726,12 @@ def _signal(request: list[Any]) -> None:
     if signal is not None:
         with contextlib.suppress(RuntimeError):
             signal.release()
+
+
+def _is_refusal(error: BaseException, *, over: bool) -> bool:
+    """Whether LMDB or the system has refused a transaction, which may be over."""
+    refused = isinstance(error, OSError) and error.errno is not None and not over
+    return refused or isinstance(error, lmdb.Error)
 
 
 def _is_over(txn: Txn) -> bool:
