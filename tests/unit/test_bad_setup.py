@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import resource
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -198,6 +200,30 @@ def test_a_repository_that_was_made_but_never_opened_is_begun(tmp_path: Path) ->
         path.unlink()
     (folder / "store" / "data.mdb").touch()  # As a process that was killed leaves it.
     percola.open(folder, schema=TABLES).close()
+
+
+def test_a_repository_that_another_process_opens_first_at_this_moment_has_lost_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, other = tmp_path / "repo", tmp_path / "other"
+    for path in (folder, other):
+        percola.create(path)
+    for path in (folder / "store").iterdir():
+        path.unlink()
+    (folder / "store" / "data.mdb").touch()
+    looked = os.stat
+
+    def stat(path: Any, **options: Any) -> os.stat_result:
+        found = looked(path, **options)
+        if Path(path) == folder / "store" / "data.mdb" and not found.st_size:
+            monkeypatch.undo()
+            for made in ("data.mdb", "safe-point"):
+                shutil.copy(other / "store" / made, folder / "store" / made)
+        return found
+
+    monkeypatch.setattr(os, "stat", stat)
+    percola.open(folder, schema=TABLES).close()
+    assert os.stat is looked
 
 
 @pytest.mark.parametrize("file", ["rows.lock", "leases", "store/turn.lock", "store/safe-point"])

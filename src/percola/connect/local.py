@@ -172,12 +172,14 @@ def _unusable(folder: Path, error: OSError) -> RepositoryError:
 
 def _lost(folder: Path) -> str | None:
     """What is wrong with the store's file, if it is gone or empty: the beginning of a sentence."""
+    # It is empty until the store is opened first, which makes its other files after it. In this
+    # order: another process may do so just now.
+    was_opened = os.path.lexists(folder / _MADE_LATER)
     try:
         size = os.stat(folder / _DATA).st_size
     except OSError:
         return "there is no"
-    # It is empty until the store is opened first, which makes its other files after it.
-    return "there is nothing in" if not size and os.path.lexists(folder / _MADE_LATER) else None
+    return "there is nothing in" if not size and was_opened else None
 
 
 def _describe(folder: Path, durability: str | None, *, create: bool) -> dict[str, Any]:
