@@ -243,6 +243,26 @@ def test_a_process_that_is_killed_while_it_writes_holds_up_nobody(tmp_path: Path
     environment.close()
 
 
+def stop_before_the_lock_file_is_begun(pipe: Connection, folder: Path) -> None:
+    with open(folder / "lock.mdb", "r+b") as file:
+        fcntl.lockf(file, fcntl.LOCK_SH, 1)
+        say(pipe, "locked")
+        hear(pipe)
+
+
+def test_a_process_that_is_killed_as_it_begins_the_lock_file_leaves_no_damaged_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Environment(tmp_path, [b"one"]).close()
+    (tmp_path / "lock.mdb").write_bytes(bytes(lmdb_environment._LOCK_BYTES))
+    with Child(stop_before_the_lock_file_is_begun, tmp_path) as child:
+        child.hear()
+        monkeypatch.setattr(lmdb_environment.time, "sleep", lambda seconds: child.kill())
+        environment = Environment(tmp_path, [b"one"])
+    assert put(environment, b"mine")
+    environment.close()
+
+
 def test_a_fork_while_a_write_waits_for_another_process_does_it_no_harm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wait_until: Callable[..., object]
 ) -> None:

@@ -78,6 +78,12 @@ _LOST_SECONDS: Final = 1.0
 """How often, in seconds, a thread that waits to be woken sees whether anybody writes: of two
 interrupts (Ctrl-C) at once, the second may come before the first has led to a wake-up."""
 
+_UNMADE: Final = 4
+"""How often it is tried again to open a store whose `lock.mdb` was not begun."""
+
+_UNMADE_SECONDS: Final = 0.01
+"""After how many seconds; after twice as many the second time, and so on."""
+
 _MAX_READERS: Final = 2048
 _LEAST_MAP_BYTES: Final = 1 << 20
 
@@ -198,6 +204,7 @@ class Environment:
             )
         self._check_alone()
         self._make_files()
+        unmade = 0
         while True:
             try:
                 used = os.path.getsize(self.folder / "data.mdb")
@@ -228,6 +235,14 @@ class Environment:
                 if not used:
                     self._undo_beginning()
                 raise
+            except lmdb.InvalidError:
+                # A process that was killed as it began a new `lock.mdb` leaves that to the next one
+                # that opens it alone. Of a damaged store the error stays.
+                unmade += 1
+                if unmade > _UNMADE:
+                    raise
+                time.sleep(_UNMADE_SECONDS * unmade)
+                continue
             turn = None
             try:
                 turn = TurnLock(self.folder / "turn.lock")
