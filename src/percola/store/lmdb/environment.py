@@ -503,8 +503,8 @@ class Environment:
                     with contextlib.suppress(OSError):  # Closed, if a pause timed out.
                         turn.release()
                 running.pop()
-            fails = in_operation and isinstance(error, Exception)
-            if fails or _is_refusal(error, over=over):
+            refused = in_operation or _is_refusal(error, over=over)
+            if refused and isinstance(error, Exception):
                 if txn is not None or env is self._env:
                     self._recover(group, error, in_operation)
                 # Else a pause timed out and closed the environment: begin again.
