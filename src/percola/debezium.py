@@ -113,6 +113,11 @@ class Events(Generic[R]):
             raise SchemaError(
                 f"decimals={decimals!r} is no encoding of decimals: use {' or '.join(DECIMALS)}."
             )
+        if not isinstance(table, Table):
+            raise UsageError(
+                f"Events are of a Table, and not of {table!r}: pass the one that your program "
+                "declares, or that `repo.table` returns."
+            )
         self._table = table
         self._columns = columns = None if columns is None else _listed(table, columns)
         given = table.members if columns is None else columns

@@ -247,7 +247,7 @@ def raw_changes(
     before: bool = False,
 ) -> Iterator[RowImage]:
     """The same changes as the store has them; arguments and errors are those of `changes`."""
-    name = repo.table(table.name).name
+    name = _name_of(repo, table)
     check_start(repo, name, after)
     snapshot = repo.snapshot(at=after)
     try:
@@ -280,7 +280,7 @@ def raw_rows(
 
     While they are read, garbage collection keeps them. Raises SnapshotTooOldError.
     """
-    name = repo.table(table.name).name
+    name = _name_of(repo, table)
     snapshot = repo.snapshot(at=at)
     try:
         wanted = _named(table, snapshot, columns)
@@ -288,6 +288,16 @@ def raw_rows(
         snapshot.close()
         raise
     return _held(snapshot, read_rows(repo.context.store, name, at, wanted=wanted))
+
+
+def _name_of(repo: Repository, table: object) -> str:
+    """The name of a table whose rows are read, which takes its codecs."""
+    if not isinstance(table, Table):
+        raise UsageError(
+            f"{table!r} is not a Table: pass the one that your program declares, or that "
+            "`repo.table` returns."
+        )
+    return repo.table(table.name).name
 
 
 def _held(snapshot: Snapshot, images: Iterator[RowImage]) -> Iterator[RowImage]:

@@ -144,6 +144,10 @@ def test_what_cannot_be_asked_is_refused_with_a_sentence(repo: Repository) -> No
     ):
         with pytest.raises(UsageError, match=said):
             feed.changes(repo, bank, *asked)
+    named: Any = bank.name  # As `settled` and `since` take it.
+    for read in (feed.changes, feed.raw_rows):
+        with pytest.raises(UsageError, match=f"'{named}' is not a Table: pass"):
+            read(repo, named, 0)
     assert list(feed.changes(repo, bank, latest, latest)) == []
 
 

@@ -186,5 +186,7 @@ def test_what_an_event_cannot_hold_is_refused_in_a_sentence(repo: Repository) ->
     for wrong in (["cents"], cents, [Table("others").column("cents", int)]):
         with pytest.raises(UsageError, match=r"are a list|is no column or family of"):
             Events(orders, columns=wrong)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="of a Table, and not of 'orders'"):
+        Events("orders")  # type: ignore[arg-type]
     with pytest.raises(SchemaError, match="use precise or string"):
         Events(orders, decimals="double")

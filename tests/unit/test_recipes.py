@@ -35,7 +35,13 @@ from percola import (
     observer,
 )
 from percola.cells import Kind
-from percola.errors import ConflictError, RowTooLongError, SchemaError, WrongTypeError
+from percola.errors import (
+    ConflictError,
+    RowTooLongError,
+    SchemaError,
+    UsageError,
+    WrongTypeError,
+)
 from percola.recipes import (
     COUNTER,
     MAX,
@@ -463,6 +469,16 @@ def test_what_no_recipe_can_be_of_is_refused_where_it_is_declared() -> None:
     for most in (0, -1):
         with pytest.raises(SchemaError, match=f"at least one item, and not {most}"):
             top(most)
+    with pytest.raises(SchemaError, match="of 'best' are of <built-in function max>, which is no"):
+        Tree("best", Table("source"), max)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_what_is_no_list_of_recipes_is_not_checked(alone: bool) -> None:
+    repo, sums = with_sums(n=int)
+    wrong: Any = sums if alone else [sums.table]
+    with pytest.raises(UsageError, match="Sums alone: put it" if alone else r"^Table\('sums'\) is"):
+        check(repo, wrong)
 
 
 def test_a_program_without_a_measure_does_not_replace_contributions_to_it() -> None:

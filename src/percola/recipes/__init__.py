@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from percola.errors import UsageError
 from percola.ranges import HERE, Runner
 from percola.recipes.applied import Applied, Change
 from percola.recipes.comparing import MOST_DIFFERENCES, Checkable, Recipe, differences
@@ -81,8 +82,20 @@ def check(
             scan ranges of the tables, and shuffle what they find by group.
         most: how many sentences to return; if there are more, the last one says how many.
 
-    Raises StoreError if the store cannot be read, SparkJobError if Spark gave up.
+    Raises StoreError if the store cannot be read, SparkJobError if Spark gave up, and UsageError
+    for anything but a list of recipes.
     """
+    if isinstance(recipes, Checkable):
+        raise UsageError(
+            f"The recipes to check are a list, but this is {type(recipes).__name__} alone: put it "
+            "in one."
+        )
+    recipes = list(recipes)
+    for recipe in recipes:
+        if not isinstance(recipe, Checkable):
+            raise UsageError(
+                f"{recipe!r} is neither a recipe nor an Export, and cannot be checked."
+            )
     found: list[str] = []
     number = 0
     with repo.snapshot() as now:

@@ -148,6 +148,11 @@ class Nodes:
         separator: str = "/",
         codec: Codec[Any] = VALUES,
     ) -> None:
+        if not isinstance(monoid, Monoid):
+            raise SchemaError(
+                f"The aggregates of {table.name!r} are of {monoid!r}, which is no Monoid: use MAX, "
+                "MIN, COUNTER, top(10) or a Monoid of your own."
+            )
         self.table: Final = table
         self.monoid: Final = monoid
         self.separator: Final = separator
