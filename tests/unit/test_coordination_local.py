@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from typing import BinaryIO
 
 import pytest
 from children import Child, hear, say
+from forked import Forked
 
 from percola import ObserverMismatchError, RepositoryClosedError, RepositoryError
 from percola.coordination.local.coordination import LocalCoordination
@@ -359,6 +361,27 @@ def test_the_fifo_of_a_killed_process_is_removed(mine: LocalCoordination, tmp_pa
         ask(other, "await wake-up")
         mine.wake()
         assert other.hear() is not None
+
+
+def test_a_killed_worker_does_not_end_a_program_that_broken_pipes_end(tmp_path: Path) -> None:
+    def wake_twice(here: Forked) -> str:
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        coordination = LocalCoordination(tmp_path)
+        here.hear()
+        coordination.wake()
+        here.say(f"{len(coordination._fifos)} woken")
+        here.hear()
+        coordination.wake()
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [])
+        return f"{len(coordination._fifos)} woken, {blocked | signal.sigpending()} blocked"
+
+    with Child(live, tmp_path) as listening, Forked(wake_twice) as waking:
+        ask(listening, "listen")
+        waking.say()
+        assert waking.hear() == "1 woken"
+        listening.kill()
+        waking.say()
+        assert waking.hear() == "0 woken, set() blocked"
 
 
 def test_a_wake_up_is_never_written_to_a_file_that_reuses_a_closed_descriptor(

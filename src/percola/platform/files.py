@@ -22,6 +22,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import signal
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,6 +58,24 @@ def occupy_standard_streams() -> None:
     while (unused := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(unused, True)
     os.close(unused)
+
+
+def write_to_pipe(fd: int, raw: bytes) -> None:
+    """Write to a pipe that its reader may have left: BrokenPipeError, and never SIGPIPE.
+
+    Python ignores that signal, but programs have it end them, to be quiet behind `| head`.
+    """
+    if signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN:
+        os.write(fd, raw)
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGPIPE])
+    try:
+        os.write(fd, raw)
+    except BrokenPipeError:
+        signal.sigtimedwait([signal.SIGPIPE], 0)  # It waits for this thread alone.
+        raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def is_full(error: OSError) -> bool:

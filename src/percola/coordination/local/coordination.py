@@ -39,7 +39,7 @@ from percola.coordination.wake_ups import EVERY_TABLE, Place, marks_of, read_mar
 from percola.errors import RepositoryClosedError, RepositoryError
 from percola.platform import fork_safety as forks
 from percola.platform.file_locks import Wait, holders
-from percola.platform.files import make_folder, open_file, restrict, using
+from percola.platform.files import make_folder, open_file, restrict, using, write_to_pipe
 
 _ANNOUNCING: Final = 1 << 62
 """The byte of `rows.lock`, beyond every row's, that is locked while observers are announced."""
@@ -277,7 +277,7 @@ class LocalCoordination(Coordination):
         with self._guard:
             for token, fd in list(self._fifos.items()):
                 try:
-                    os.write(fd, marks or _ALL)
+                    write_to_pipe(fd, marks or _ALL)
                 except BlockingIOError:
                     pass  # It has `_MANY` to read, and takes them for one of all tables.
                 except OSError:
