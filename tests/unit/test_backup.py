@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import resource
+import signal
 import tempfile
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -42,6 +43,7 @@ from percola.maintenance.copy import copy_repository
 from percola.maintenance.origin import origin
 from percola.oracle.embedded import EmbeddedOracle
 from percola.store.base import OneStepStore
+from percola.store.lmdb.copy import SnapshotCopy
 
 bank = Table("bank")
 bal = bank.column("bal", int, observed=True)
@@ -410,6 +412,25 @@ def test_the_copying_process_ends_with_the_one_that_asked_for_it(
         assert copying()
         child.kill()
     wait_until(lambda: not copying())
+
+
+def test_a_backup_is_not_whole_without_the_word_of_the_copying_process(folder: Path) -> None:
+    """Its exit status is not known to a program that ignores SIGCHLD."""
+    enlarge(folder, 5_000_000)
+
+    def copied(*, killed: bool) -> int:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        with SnapshotCopy(folder / "store") as copy:
+            chunks = copy.chunks()
+            size = len(next(chunks))
+            if killed:
+                copy._process.kill()
+            return size + sum(map(len, chunks))
+
+    why = "its process ended with no word on why."
+    said = in_child(lambda: copied(killed=True))
+    assert said == f"StoreError: The store in {folder / 'store'} could not be copied: {why}"
+    assert int(in_child(lambda: copied(killed=False))) > 5_000_000
 
 
 # --- Refused ----------------------------------------------------------------------------

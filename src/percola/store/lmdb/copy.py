@@ -9,7 +9,8 @@ It writes to its standard output
     {"ts": the last timestamp drawn, "bytes": the most bytes that follow}  in one line of JSON
     data.mdb
 
-and, if it fails, an error message to its standard error.
+and to its standard error at last that this was all of it, or else an error message. Its exit status
+does not tell: a program that ignores SIGCHLD, or waits for any child, gets none.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from percola.store.lmdb.driver import translate
 CHUNK_BYTES: Final = 1 << 20
 """The size of a chunk of a copy, in bytes."""
 
+_WHOLE: Final = "That was all of the copy."
 _ATTEMPTS: Final = 5
 _LEAST_MAP_BYTES: Final = 1 << 24
 
@@ -100,11 +102,12 @@ class SnapshotCopy:
 
     def _wait(self) -> None:
         """Wait for the child to end; StoreError if it failed."""
-        if self._process.wait() == 0:
-            return
+        status = self._process.wait()
         self._errors.seek(0)
         told = self._errors.read().decode("utf-8", "replace").strip().splitlines()
-        why = told[-1] if told else f"its process ended with {self._process.returncode}."
+        if _WHOLE in told:
+            return
+        why = told[-1] if told else f"its process ended with {status or 'no word on why'}."
         raise StoreError(f"The store in {self._folder} could not be copied: {why}")
 
     def close(self) -> None:
@@ -150,6 +153,7 @@ def _main(folder: Path) -> int:
         with contextlib.suppress(OSError):
             print(translate(error, folder), file=sys.stderr)
         return 1
+    print(_WHOLE, file=sys.stderr)
     return 0
 
 
