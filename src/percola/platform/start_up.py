@@ -4,6 +4,9 @@ A `KeyboardInterrupt` that is raised inside an import prints a traceback, or is 
 in a callback. So until the command line can catch it, SIGINT has the system's own action.
 
 A SIGTERM waits until the command that it ends has begun, so that a worker can say that it ended.
+
+A SIGCHLD that whoever started the command ignores, which commands inherit, would keep from it how
+its own processes end.
 """
 
 from __future__ import annotations
@@ -12,9 +15,14 @@ import signal
 
 
 def begin() -> None:
-    """Have Ctrl-C end the process, unless it is ignored or handled otherwise already."""
+    """Have Ctrl-C end the process, unless it is ignored or handled otherwise already.
+
+    Also learn how child processes end.
+    """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 def hold_sigterm() -> None:
