@@ -13,6 +13,7 @@ from webindex.page.markup import MAX_BODY, MAX_DEPTH, MAX_TAG, decode, xml_marku
 FRENCH = "<p>Le serveur héberge déjà trois sites très visités, où l'été dure.</p>" * 3
 RUSSIAN = "<p>Сервер обслуживает запросы и ведёт журнал всех обращений к нему.</p>" * 3
 JAPANESE = "<p>サーバーは要求を処理し、すべてのアクセスを記録します。</p>" * 3
+KOREAN = "<p>서버는 요청을 처리하고 모든 접속을 기록합니다.</p>" * 3
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,15 @@ def test_without_a_header_the_page_names_its_charset(text: str, codec: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "codec"), [(FRENCH, "utf-8"), (RUSSIAN, "cp1251"), (JAPANESE, "shift_jis")]
+    ("text", "codec"),
+    [
+        (FRENCH, "utf-8"),
+        (RUSSIAN, "cp1251"),
+        (RUSSIAN * 5, "mac_cyrillic"),
+        (JAPANESE, "shift_jis"),
+        (KOREAN, "euc_kr"),
+        (f"{KOREAN}똠", "cp949"),
+    ],
 )
 def test_without_any_declaration_the_bytes_tell(text: str, codec: str) -> None:
     assert decode((text * 5).encode(codec), None) == text * 5
@@ -125,6 +134,7 @@ def test_without_any_declaration_the_bytes_tell(text: str, codec: str) -> None:
         (FRENCH, "utf-8", "iso-8859-1"),
         (JAPANESE, "utf-8", "us-ascii"),
         (JAPANESE * 5, "euc_jp", "utf-8"),
+        (KOREAN * 5, "euc_kr", "utf-8"),
         (FRENCH, "utf-8", "no-such-charset"),
         (FRENCH, "utf-8", "unicode_escape"),
         (FRENCH, "utf-8", "\ud800é"),

@@ -53,6 +53,8 @@ _LARGER: Final = {
 }
 # Names that the library for charsets does not know, and browsers do.
 _UNKNOWN: Final = {"x-mac-cyrillic": "mac_cyrillic", "x-mac-ukrainian": "mac_cyrillic"}
+# What it finds in the bytes of a page, and then takes for UTF-8, as browsers know no such names.
+_DETECTED: Final = {"cp949": "euc_kr", "mac-cyrillic": "mac_cyrillic"}
 # Of the Japanese charsets, Python's codecs lack signs that Windows has in them, such as "①".
 _JIS: Final = ("euc_jp", "iso2022_jp")
 _JIS_ERRORS: Final = "webindex-jis"
@@ -234,7 +236,8 @@ def _charsets(body: bytes, content_type: str | None) -> Iterator[str]:
     yield declared
     if from_header:
         yield detect_encoding(body, from_html_meta=True) or "utf-8"
-    yield detect_encoding(body) or "utf-8"
+    detected = detect_encoding(body, html5_compatible=False) or "utf-8"
+    yield _DETECTED.get(detected) or map_encoding_to_html5(detected) or "utf-8"
     yield "utf-8"
 
 
