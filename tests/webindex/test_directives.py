@@ -57,6 +57,12 @@ def test_what_a_head_has_for_visitors_without_scripts_does_not_end_it(before: st
     assert page.title == "Tea" and page.text.startswith("green")
 
 
+def test_a_head_behind_several_byte_order_marks_is_one() -> None:
+    body = b"\xef\xbb\xbf" * 3 + b"<!DOCTYPE html><meta name=robots content=noindex><p>green tea"
+    found = parse(body, "https://shop.example.org/", "text/html")
+    assert found.noindex and found.text == "green tea"
+
+
 def test_a_noscript_element_without_an_end_hides_nothing() -> None:
     assert read("<noscript><title>Tea</title>", "<p>green tea").text == "green tea"
 

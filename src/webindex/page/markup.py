@@ -250,7 +250,9 @@ def _is_utf8(body: bytes) -> bool:
 
 
 def _finish(text: str) -> str:
-    return _flatten(text.replace("\0", ""))
+    # A page put together from files may begin with several byte order marks: one that is left would
+    # be taken for text, with which the head ends.
+    return _flatten(text.replace("\0", "").lstrip("\ufeff"))
 
 
 def _flatten(text: str) -> str:
