@@ -73,6 +73,11 @@ def test_a_byte_order_mark_hides_no_line_of_robots() -> None:
     assert urls_in("robots", f"{SITE}/robots.txt", robots) == {MAP: None}
 
 
+@pytest.mark.parametrize("before", [b"\n", b"\r\n \t\n", b"\xef\xbb\xbf\n", b"\xef\xbb\xbf" * 2])
+def test_blank_lines_before_a_sitemap_hide_nothing_of_it(before: bytes) -> None:
+    assert list(urls_in("sitemap", MAP, before + xml(A, B))) == [A, B]
+
+
 def test_sitemaps_indexes_and_robots_are_read_and_only_they(tmp_path: Path) -> None:
     as_xml, packed = [("Content-Type", "application/xml")], [("Content-Type", "application/x-gzip")]
     plain = [("Content-Type", "text/plain")]

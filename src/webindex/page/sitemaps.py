@@ -24,6 +24,8 @@ MOST_ENTRIES: Final = 50_000
 _MOST_IN_ROBOTS: Final = 100
 _MOST_TEXT: Final = 4096
 _DEEPEST: Final = 8
+_BEFORE: Final = b" \t\r\n\xef\xbb\xbf"
+"""Bytes that may stand before the first tag: of spaces and line ends, and a byte order mark."""
 _LINE: Final = re.compile(r"[ \t]*sitemap[ \t]*:[ \t]*([^\s#]+)", re.IGNORECASE)
 _DATE: Final = re.compile(r"\d{4}-\d\d-\d\d(?:T[\d:.]{5,15}(?:Z|[+-]\d\d:\d\d)?)?")
 
@@ -111,5 +113,6 @@ def _entries(body: bytes) -> list[tuple[str, str]]:
     parser.StartDoctypeDeclHandler = reader.refuse
     # What was read before the damage counts.
     with contextlib.suppress(expat.ExpatError, _EndError, LookupError, ValueError):
-        parser.Parse(body, True)
+        # Many programs write a blank line first, before which expat would take the rest for damage.
+        parser.Parse(body.lstrip(_BEFORE), True)
     return reader.entries
