@@ -417,6 +417,11 @@ def _response(url: str = "https://example.org/", date: str = DATE) -> str:
 _OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<html>"
 
 
+def _part(of: bytes, kind: bytes = b"text/html") -> bytes:
+    head = b"HTTP/1.1 206 Partial Content\r\nContent-Type: %s\r\nContent-Range: %s" % (kind, of)
+    return head + b"\r\n\r\n<html>"
+
+
 @pytest.mark.parametrize(
     ("header", "block", "reason"),
     [
@@ -433,6 +438,13 @@ _OK = b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n<html>"
         (_response(), b"", Rejection.NOT_HTTP),
         (_response().replace("application/http", "text/dns"), b"20240102", Rejection.NOT_HTTP),
         (_response(), _OK.replace(b"text/html", b"image/png"), Rejection.NOT_A_PAGE),
+        (_response(), _part(b"bytes 0-5/600"), Rejection.NOT_A_PAGE),
+        (
+            _response(),
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 900\r\n\r\n",
+            Rejection.NOT_A_PAGE,
+        ),
+        (_response(), _part(b"bytes 594-599/600", b"application/pdf"), Rejection.NOT_A_PAGE),
         (
             _response(),
             _OK.replace(b"\r\n\r\n", b"\r\nContent-Encoding: br\r\n\r\n\xff\xfe"),
@@ -451,6 +463,13 @@ def test_a_record_that_cannot_be_used_is_rejected_with_reason_and_place(
     assert isinstance(rejected, Rejected)
     assert (rejected.reason, rejected.offset) == (reason, crawl.offsets[1])
     assert str(reason) in str(rejected) and f"{crawl.offsets[1]:,}" in str(rejected)
+
+
+@pytest.mark.parametrize("of", [b"bytes 0-5/6", b"bytes 0-5/*"])
+def test_a_part_of_a_page_that_may_be_all_of_it_is_the_page(saved, of: bytes) -> None:
+    data = Crawl().raw(_response(), _part(of)).data
+    found = only(read_captures(saved(data)))
+    assert isinstance(found, Capture) and (found.status, found.body) == (206, b"<html>")
 
 
 def test_of_a_body_over_the_limit_the_beginning_is_taken(saved) -> None:

@@ -123,6 +123,8 @@ _SPELT = {
         b"Content-Length:",
     )
 }
+# Of a part of a page, which is not all of it: its first and last byte, and how many there are.
+_RANGE = re.compile(r"bytes\s+(\d+)-(\d+)/(\d+)", re.IGNORECASE)
 _TRANSFER = re.compile(rb"^Transfer-Encoding(?=[ \t]*:)", re.IGNORECASE | re.MULTILINE)
 _TO_SPELL = re.compile(b"|".join(rb"^" + name for name in _SPELT), re.IGNORECASE | re.MULTILINE)
 # Four digits, as captures are ordered by their dates' text, and a year left for when they are due.
@@ -375,6 +377,8 @@ def _capture(
                 return str(kind)
             # A digest, if there is one, may be that of this response's own empty body.
             return Revisit(url, date, None, frame.offset, frame.length, *_refers_to(record))
+        if status == 206 and (part := _part(http)) is not None:
+            raise _UnusableError(Rejection.NOT_A_PAGE, f"it is a part of one: {part}")
         headers = _kept_headers(http)
         content_type = _content_type(headers, record)
         body, cut = b"", None
@@ -420,6 +424,9 @@ def _capture(
                 raise _UnusableError(Rejection.NOT_A_PAGE, "it is a robots.txt")
             most = MAX_PDF if content_type == PDF else max_body
             body, cut = _body(frame, http, most, content_type)
+            if not body and _is_short(frame.data, http):
+                # As of a HEAD request, or where a crawler has reached its limit.
+                raise _UnusableError(Rejection.NOT_A_PAGE, "nothing of its body was kept")
             if content_type != PDF and body.startswith(SIGNATURE):
                 _need_reader()
                 content_type = PDF
@@ -537,6 +544,16 @@ def _http_headers(record: WarcRecord) -> HeaderMap:
             return record.http_headers
     kind = record.headers.get("Content-Type")
     raise _UnusableError(Rejection.NOT_HTTP, f"its Content-Type is {kind!r}")
+
+
+def _part(http: HeaderMap) -> str | None:
+    """Which part of a page a response has, if it does not have all of it."""
+    said = (http.get("Content-Range") or "").strip()
+    found = _RANGE.fullmatch(said)
+    if found is None:
+        return None
+    first, last, size = map(int, found.groups())
+    return None if first == 0 and last + 1 == size else said
 
 
 def _kept_headers(http: HeaderMap) -> dict[str, str]:
