@@ -321,7 +321,7 @@ def test_a_split_needs_a_target(saved) -> None:
     [
         (b"", "is empty"),
         (b"<!DOCTYPE html>\n<p>About\nWARC/1.0\r\nWARC-Type: response\r\n", "page or other markup"),
-        (b"PK\x03\x04rest of it", "zip archive"),
+        (b"PK\x03\x04rest of it", "zip archive: of a WACZ, unpack the WARC files"),
         (b"\x28\xb5\x2f\xfd____", "zstandard"),
         (packed(b"some notes, compressed")[:5], "nothing is in it: it may have been cut off"),
         (packed(b"some notes, compressed"), "what it holds starts with b'some notes, compressed'"),

@@ -50,7 +50,7 @@ _MAX_HEADER = 64 << 10
 # Deflate stores at most this many bytes in one piece. See `first_record`.
 _LONGEST_STORED = 0xFFFF
 _OTHER_FORMATS = {
-    b"PK\x03\x04": "a zip archive",
+    b"PK\x03\x04": "a zip archive: of a WACZ, unpack the WARC files in its folder archive",
     b"\x28\xb5\x2f\xfd": "compressed with zstandard",
     b"\x2a\x4d\x18": "compressed with zstandard and a dictionary",
     b"BZh": "compressed with bzip2",
