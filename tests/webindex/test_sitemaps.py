@@ -176,6 +176,12 @@ def test_what_a_sitemap_lists_is_in_the_frontier_behind_what_is_linked_and_is_no
     assert "It is in the frontier, to be crawled: a sitemap lists it." in (
         tell(empty.repo, empty.index, A).reasons
     )
+    story = tell(empty.repo, empty.index, MAP)
+    assert story.headline == "Not a page"
+    assert story.reasons[0] == (
+        "It was captured as a sitemap of 2026-01-01 00:00 UTC. That is no page: search does not "
+        "show it."
+    )
     with empty.repo.snapshot() as now:
         assert now.get(tables.tally, page_row(A)) is None
     # A captured URL leaves, whatever its status.

@@ -16,6 +16,7 @@ from webindex.observers.documents import part_of
 from webindex.observers.interim import is_interim
 from webindex.page.pages import Page, parse_capture
 from webindex.page.urls import normalise, page_row
+from webindex.rendering import tables as rendering
 from webindex.reports.cluster import Member, members_of
 from webindex.reports.links import Counted, Link, counted, in_links, out_links
 from webindex.reports.pending import Trouble, troubles, unparsed, waiting
@@ -25,7 +26,7 @@ from webindex.reports.to_crawl import is_listed, links_in_frontier
 from webindex.reports.versions import Version, versions_of
 from webindex.reports.withheld import asks
 from webindex.serving.base import ServingIndex
-from webindex.text_format import count
+from webindex.text_format import count, date
 
 _LAST_DATE: Final = "9999"
 """Later than all dates of captures."""
@@ -39,6 +40,13 @@ MOVED: Final = "moved"
 WAITING: Final = "waiting"
 HIDDEN: Final = "hidden"
 UNKNOWN: Final = "unknown"
+
+_KINDS: Final = {
+    "style": "a stylesheet",
+    "image": "an image",
+    "font": "a font",
+    "script": "a script",
+}
 
 HEADLINES: Final = {
     SHOWN: "In search",
@@ -92,6 +100,7 @@ class Story:
         inside: links between pages of its document, which are subtracted.
         aliases: redirects that lead to a page of its document.
         picture: its image; None if it was not rendered.
+        kept_as: if it was captured as no page, what it is: a sitemap, an image, and when.
         frontier: if it was never captured and is in the frontier, how many links vouch for it.
         listed: whether a sitemap lists it that was never captured.
         in_links: the links to this URL; `in_links_more` says that there are others, not read.
@@ -127,6 +136,7 @@ class Story:
     counted: list[Counted] = field(default_factory=list)
     inside: int = 0
     picture: Picture | None = None
+    kept_as: str | None = None
     frontier: int = 0
     listed: bool = False
     in_links: list[Link] = field(default_factory=list)
@@ -136,6 +146,8 @@ class Story:
     @property
     def headline(self) -> str:
         """The status in a few words."""
+        if self.standing == UNKNOWN and self.kept_as is not None:
+            return "Not a page"
         return HEADLINES[self.standing]
 
     @property
@@ -190,6 +202,7 @@ def tell(repo: Repository, index: ServingIndex, url: str) -> Story:
         if known is not None and not asks(known, "noarchive"):
             story.picture = picture_of(now, row)
         if capture is None:
+            story.kept_as = _kept_as(now, row)
             story.frontier = links_in_frontier(now, url)
             story.listed = is_listed(now, url)
             story.reasons = _removal(rules_for(now, [url]), url)
@@ -316,7 +329,19 @@ def _removal(rules: Rules, url: str) -> list[str]:
     return []
 
 
+def _kept_as(now: Snapshot, row: str) -> str | None:
+    """What a URL was captured as, and when, if that is no page."""
+    sitemap = now.get(tables.sitemap, row)
+    if sitemap is not None:
+        what = "a robots.txt" if sitemap["kind"] == "robots" else "a sitemap"
+        return f"{what} of {date(sitemap['date'])}"
+    resource = now.get(rendering.capture, row)
+    return None if resource is None else f"{_KINDS[resource['kind']]} of {date(resource['date'])}"
+
+
 def _never_captured(story: Story) -> str:
+    if story.kept_as is not None:
+        return f"It was captured as {story.kept_as}. That is no page: search does not show it."
     linked, pointing = len(story.in_links), len(story.pointing)
     over = "more than " if story.in_links_more else ""
     found = [over + count(linked, "page links", "pages link") + " to it"] if linked else []
