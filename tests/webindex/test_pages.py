@@ -463,8 +463,11 @@ def test_comments_are_not_the_text_even_where_they_are_most_of_the_page(comments
     assert "First!" not in page.text
 
 
-def test_comments_are_the_text_of_a_page_that_has_no_other() -> None:
-    body = f"<body><h1>Thread</h1><p>Herons?</p><div class=comments>{REMARKS}</div>"
+@pytest.mark.parametrize("around", ["{}", "<div class=comment-list>{}</div>"])
+@pytest.mark.parametrize("number", [1, 6])
+def test_comments_are_the_text_of_a_page_that_has_no_other(number: int, around: str) -> None:
+    one = f"<div class=comment>{REMARKS[: len(REMARKS) // number]}</div>"
+    body = f"<body><h1>Thread</h1><p>Herons?</p>{around.format(one * number)}"
     assert parse(body.encode(), URL, HTML).text.count("First!") == 60
 
 

@@ -407,20 +407,31 @@ def _without_surroundings(tree: LexborHTMLParser) -> str | None:
 def _remove_comments(tree: LexborHTMLParser) -> bool:
     """Remove what readers have written below a text; whether there was any."""
     found = [node for node in tree.css(_COMMENTS) if _COMMENTS_NAME.search(_names(node))]
-    left = _paragraphs(tree.body) if found else 0
-    removed, weighed = False, 0
+    whole = _paragraphs(tree.body) if found else 0
+    comments: list[LexborNode] = []
+    within: set[int] = set()
+    left, weighed = whole, 0
     for node in found:
         # A name such as "has-comments" may belong to an element around the whole page.
-        if weighed == _WEIGHED or node.css_first("main, [role=main], h1") is not None:
+        if (
+            weighed == _WEIGHED
+            or node.mem_id in within
+            or node.css_first("main, [role=main], h1") is not None
+        ):
             continue
         inside = _paragraphs(node)
-        if left - inside >= _SOME_TEXT:
+        if whole - inside >= _SOME_TEXT:
+            comments.append(node)
+            within.update(one.mem_id for one in node.css(_COMMENTS))
             left -= inside
-            node.decompose()
-            removed = True
         else:
             weighed += 1
-    return removed
+    # All together: in a discussion, each of them is next to the others.
+    if left < _SOME_TEXT:
+        return False
+    for node in comments:
+        node.decompose()
+    return bool(comments)
 
 
 def _names(node: LexborNode) -> str:
