@@ -141,6 +141,16 @@ def test_tables_and_code_in_figures_are_text_and_captions_of_pictures_are_not() 
     assert "clay" not in page.text
 
 
+def test_what_tabs_show_is_text_and_the_tabs_of_a_site_are_not() -> None:
+    text = "<p>Green tea is made from leaves that are heated soon after the harvest.</p>" * 4
+    tabs = "<ul class=tabs role=tablist><li role=tab>Kyusu</li><li role=tab>Gaiwan</li></ul>"
+    shown = f"<div class=tabs-container>{tabs}<div role=tabpanel><pre>brew --cold</pre></div></div>"
+    menu = "<div class=tabs><div><a href=/>Start</a></div></div>"
+    pages_of = [read(body=f"{menu}<h1>Tea</h1>{text}{one}{text}") for one in (shown, "")]
+    assert "brew --cold" in pages_of[0].text and "Start" not in pages_of[0].text
+    assert pages_of[0].text_hash != pages_of[1].text_hash
+
+
 @pytest.mark.parametrize(
     ("markup", "text"),
     [

@@ -480,14 +480,14 @@ def _remove_named(tree: LexborHTMLParser, but: str | None = None) -> bool:
     None that is named `but`.
     """
     named = [
-        node
+        (node, found[0])
         for node in tree.css(_NAMED)
-        if _AROUND_NAME.search(names := _names(node)) and but not in names.split()
+        if (found := _AROUND_NAME.search(names := _names(node))) and but not in names.split()
     ]
     most = _most_of(tree) if named else 0
     removed, weighed = False, 0
     # One that is removed leaves nothing to be measured in those within it, which come after it.
-    for node in named:
+    for node, name in named:
         # A name such as "with-sidebar" may belong to an element around the whole page, or around
         # its text.
         if node.css_first(_OF_THE_PAGE) is not None:
@@ -502,6 +502,9 @@ def _remove_named(tree: LexborHTMLParser, but: str | None = None) -> bool:
 
 def _unwrap_forms(tree: LexborHTMLParser) -> None:
     """Replace a form around the page, such as ASP.NET's, by what is in it: it is no search form."""
+        # Besides the tabs, it has what they show.
+        if name.endswith("tabs") and node.css_first("[role=tabpanel]") is not None:
+            continue
     forms = tree.css("form")
     most = _most_of(tree) if forms else 0
     for form in forms:
