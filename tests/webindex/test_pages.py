@@ -141,6 +141,24 @@ def test_tables_and_code_in_figures_are_text_and_captions_of_pictures_are_not() 
     assert "clay" not in page.text
 
 
+def test_lists_near_the_body_are_text_unless_they_are_menus_or_teasers(
+    captures: dict[str, Capture],
+) -> None:
+    text = "<p>Green tea is made from leaves that are heated soon after the harvest.</p>" * 4
+    lists = (
+        "<ul><li>Sencha, steamed<ul><li>Fukamushi, for longer</ul><li>Hojicha, <b>roasted</b></ul>",
+        "<ul><li>Grown in <a href=/uji>Uji</a><li>Sold by <a href=/all>all the shops</a></ul>",
+        "<ul><li><a href=/>Start</a><li><a href=/tea>Teapots</a> (new)</ul>",
+        "<ul><li><img src=a.png>A kettle that whistles</ul><ul><li><h3>Cups</h3>Of clay</ul>",
+    )
+    page = read(body=f"<h1>Tea</h1>{text}{''.join(lists)}{text}")
+    for said in ("Sencha, steamed Fukamushi, for longer Hojicha, roasted", "Uji Sold by all"):
+        assert said in page.text
+    assert not {"Start", "Teapots", "whistles", "clay"} & set(page.text.split())
+    page = real(captures, "https://www.postgresql.org/docs/15/intro-whatis.html")
+    assert "complex queries foreign keys triggers" in page.text
+
+
 def test_what_tabs_show_is_text_and_the_tabs_of_a_site_are_not() -> None:
     text = "<p>Green tea is made from leaves that are heated soon after the harvest.</p>" * 4
     tabs = "<ul class=tabs role=tablist><li role=tab>Kyusu</li><li role=tab>Gaiwan</li></ul>"
@@ -512,7 +530,7 @@ def test_elements_within_each_other_do_not_each_have_their_text_measured(
     assert size < measured < 50 * size
 
 
-@pytest.mark.parametrize("tags", ["<h1><div>", "<dl><dt>", "<a href=/x><table><td>"])
+@pytest.mark.parametrize("tags", ["<h1><div>", "<dl><dt>", "<a href=/x><table><td>", "<ul>"])
 def test_elements_within_each_other_do_not_each_have_their_text_read(
     monkeypatch: pytest.MonkeyPatch, tags: str
 ) -> None:

@@ -119,6 +119,15 @@ _MUCH_TEXT: Final = 500
 _WEIGHED: Final = 20
 """Elements around much text that are measured: of thousands, one within the other, each has all."""
 
+_NEAR: Final = 3
+"""Elements around a list within which the extraction of text takes it for navigation."""
+
+_FEW_LINKED: Final = 0.2
+"""Of a list that is text, a smaller share is the text of links; or up to half, within sentences."""
+
+_OF_WIDGETS: Final = "h1, h2, h3, h4, h5, h6, img, form, select, script"
+"""What is in a list of teasers, or of the parts of a page's frame."""
+
 # X-Robots-Tag directives that take a value; any other word before a colon is a robot's name.
 _VALUED = frozenset({"unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"})
 # The rest of a date behind a comma, as in "unavailable_after: Wed, 25 Jun 2031 15:00:00 GMT".
@@ -401,6 +410,7 @@ def _without_surroundings(tree: LexborHTMLParser) -> str | None:
         node.decompose()
     removed |= _unwrap_figures(tree)
     removed |= _remove_named(tree, but="toc")
+    removed |= _unwrap_lists(tree)
     return tree.html if removed or navigation else None
 
 
@@ -492,6 +502,9 @@ def _remove_named(tree: LexborHTMLParser, but: str | None = None) -> bool:
         # its text.
         if node.css_first(_OF_THE_PAGE) is not None:
             continue
+        # Besides the tabs, it has what they show.
+        if name.endswith("tabs") and node.css_first("[role=tabpanel]") is not None:
+            continue
         if weighed < _WEIGHED and _paragraphs(node) > most:
             weighed += 1
             continue
@@ -502,9 +515,6 @@ def _remove_named(tree: LexborHTMLParser, but: str | None = None) -> bool:
 
 def _unwrap_forms(tree: LexborHTMLParser) -> None:
     """Replace a form around the page, such as ASP.NET's, by what is in it: it is no search form."""
-        # Besides the tabs, it has what they show.
-        if name.endswith("tabs") and node.css_first("[role=tabpanel]") is not None:
-            continue
     forms = tree.css("form")
     most = _most_of(tree) if forms else 0
     for form in forms:
@@ -525,6 +535,52 @@ def _unwrap_figures(tree: LexborHTMLParser) -> bool:
         if above is not None and above.tag == "figure":  # Another one in it may have replaced it.
             above.unwrap()
     return bool(found)
+
+
+def _unwrap_lists(tree: LexborHTMLParser) -> bool:
+    """Replace lists near the body that are text by their items; whether there were any.
+
+    The extraction of text takes every list there for navigation, whatever is in it.
+    """
+    found, read = False, 0
+    for node in tree.css("ul"):
+        if read > MAX_BODY:
+            break  # Of lists within each other, each has the text of all that it holds.
+        if not _is_near_body(node):
+            continue
+        size = len(collapse(node.text(separator=" ")))
+        read += size
+        linked = sum(len(collapse(one.text(separator=" "))) for one in node.css("a[href]"))
+        few = linked <= _FEW_LINKED * size or (2 * linked <= size and not _begins_with_links(node))
+        if size and few and node.css_first(_OF_WIDGETS) is None:
+            node.unwrap()
+            found = True
+    return found
+
+
+def _begins_with_links(node: LexborNode) -> bool:
+    """Whether most items of a list begin with a link, as those of a menu or of teasers do."""
+    items, begin = 0, 0
+    item = node.first_child
+    while item is not None:
+        if item.tag == "li":
+            items += 1
+            link = item.css_first("a[href]")
+            begin += link is not None and collapse(item.text(separator=" ")).startswith(
+                collapse(link.text(separator=" "))
+            )
+        item = item.next
+    return 2 * begin > items
+
+
+def _is_near_body(node: LexborNode) -> bool:
+    """Whether there are fewer than `_NEAR` elements between an element and the body."""
+    above = node.parent
+    for _ in range(_NEAR):
+        if above is None or above.tag == "body":
+            return True
+        above = above.parent
+    return False
 
 
 def _main_heading(tree: LexborHTMLParser) -> str:
