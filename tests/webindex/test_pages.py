@@ -159,6 +159,21 @@ def test_lists_near_the_body_are_text_unless_they_are_menus_or_teasers(
     assert "complex queries foreign keys triggers" in page.text
 
 
+@pytest.mark.parametrize("name", ["comments", "search", "menu", "footer", "navigation"])
+def test_sections_with_the_names_of_their_headings_are_text(name: str) -> None:
+    text = "<p>Green tea is made from leaves that are heated soon after the harvest.</p>" * 9
+
+    for tag in ("section", "div"):
+        inner = (
+            f"<{tag} class=section id={name}><span id=index-1></span><h2>On {name}</h2>Of kettles"
+        )
+        outer = f"<{tag} class=section id=tea><h1>Tea</h1>{text}{inner}</{tag}>{text}</{tag}>"
+        page = read(body=f"<div role=main>{outer}<h2 id={name}>Of a {name}</h2>{text}</div>")
+        assert f"On {name} Of kettles" in page.text and f"Of a {name}" in page.text
+    page = read(body=f"<section id=main><h1>Tea</h1>{text}<div id={name}>Of pots</div></section>")
+    assert "pots" not in page.text
+
+
 def test_what_tabs_show_is_text_and_the_tabs_of_a_site_are_not() -> None:
     text = "<p>Green tea is made from leaves that are heated soon after the harvest.</p>" * 4
     tabs = "<ul class=tabs role=tablist><li role=tab>Kyusu</li><li role=tab>Gaiwan</li></ul>"

@@ -101,6 +101,7 @@ _COMMENTS_NAME = re.compile(
 _SHOWN: Final = ("pre", "table")
 """What the text of a page may be in although it is in a figure."""
 
+_HEADINGS: Final = ("h1", "h2", "h3", "h4", "h5", "h6")
 _BULLETS: Final = ("•", "‣", "⁃")
 # All the text between two tags.
 _LONE: Final = re.compile(r">\s*+((?:[^<&\s]|&#?\w{1,31};){1,2})(?=\s*+<)")
@@ -404,7 +405,8 @@ def _without_surroundings(tree: LexborHTMLParser) -> str | None:
     Returns the markup, or None if there were none. A table of contents stays: of some chapters it
     is the text.
     """
-    removed = _remove_comments(tree)
+    removed = _unname_sections(tree)
+    removed |= _remove_comments(tree)
     navigation = tree.css("nav, [role=navigation]")
     for node in navigation:
         node.decompose()
@@ -412,6 +414,28 @@ def _without_surroundings(tree: LexborHTMLParser) -> str | None:
     removed |= _remove_named(tree, but="toc")
     removed |= _unwrap_lists(tree)
     return tree.html if removed or navigation else None
+
+
+def _unname_sections(tree: LexborHTMLParser) -> bool:
+    """Take their ids from headings and from sections of a text; whether there were any.
+
+    Generators make them from the words of the headings: a section about comments is "comments".
+    """
+    found = tree.css("h2[id], h3[id], h4[id], h5[id], h6[id]")
+    for node in tree.css("section[id] > section[id], div.section[id] > div.section[id]"):
+        above = node.parent
+        if above is not None and _begins_with_heading(above) and _begins_with_heading(node):
+            found.append(node)
+    for node in found:
+        del node.attrs["id"]
+    return bool(found)
+
+
+def _begins_with_heading(node: LexborNode) -> bool:
+    child = node.first_child
+    while child is not None and child.tag in ("-text", "-comment", "span"):
+        child = child.next
+    return child is not None and child.tag in _HEADINGS
 
 
 def _remove_comments(tree: LexborHTMLParser) -> bool:
