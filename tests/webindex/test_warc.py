@@ -212,6 +212,9 @@ def test_text_is_a_page_whatever_else_is_in_it(saved, kind: str, body: bytes) ->
         ("https://example.org/", "application/json", b"{}"),
         ("https://example.org/a.zip", "text/plain", b"PK\x03\x04\x14\0\0\0words"),
         ("https://example.org/a.bin", "text/plain; charset=UTF-8", b"w" * 1444 + b"\0"),
+        ("https://example.org/a.png", "text/html", b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"),
+        ("https://example.org/a.jpg", "text/html; charset=utf-8", b"\xff\xd8\xff\xe0\0\x10JFIF"),
+        ("https://example.org/a.docx", "application/xml", b"PK\x03\x04\x14\0\6\0words"),
     ],
 )
 def test_what_is_written_for_programs_is_no_page(saved, url: str, kind: str, body: bytes) -> None:

@@ -6,7 +6,7 @@ import re
 import zlib
 from typing import Final
 
-__all__ = ["GZIP", "MAX_SITEMAP", "gunzipped", "is_robots", "may_be_compressed"]
+__all__ = ["MAX_SITEMAP", "gunzipped", "is_robots", "may_be_compressed"]
 
 MAX_SITEMAP: Final = 4 << 20
 """Bytes of a sitemap, decompressed; of a longer one, the beginning counts."""

@@ -43,7 +43,7 @@ from webindex.crawl.framing import (
 )
 from webindex.crawl.http_body import cut_at_character, decode_leniently, has_chunks
 from webindex.crawl.resources import Kind, kind_of
-from webindex.crawl.sitemaps import GZIP, MAX_SITEMAP, gunzipped, is_robots, may_be_compressed
+from webindex.crawl.sitemaps import MAX_SITEMAP, gunzipped, is_robots, may_be_compressed
 from webindex.pdf.process import can_read
 from webindex.pdf.reading import MAX_PDF, PDF, SIGNATURE
 
@@ -106,6 +106,12 @@ _SNIFFED_MARKUP = re.compile(rb"(?:\xef\xbb\xbf)?\s*<")
 _BY_DEFAULT = re.compile(r"text/plain(?:; *charset=(?:iso-8859-1|utf-8))?", re.IGNORECASE)
 _BINARY = re.compile(
     rb"(?!\xfe\xff|\xff\xfe|\xef\xbb\xbf).{0,1444}?[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]", re.DOTALL
+)
+# How files of other formats begin that are served as pages by mistake. Browsers show their bytes.
+_OF_FILES = re.compile(
+    rb"\x89PNG\r\n|GIF8[79]a|\xff\xd8\xff|RIFF.{4}WEBP|.{4}ftyp|ID3[\x02-\x04]|OggS\x00|wOF[F2]"
+    rb"|PK\x03\x04|\x1f\x8b\x08|7z\xbc\xaf\x27|Rar!\x1a|BZh[1-9]1AY|\xd0\xcf\x11\xe0\xa1|\x00\x00\x01\x00",
+    re.DOTALL,
 )
 _NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 _USUAL_DIGEST = re.compile(
@@ -441,8 +447,10 @@ def _capture(
                 if not _SNIFFED_HTML.match(body):
                     raise _UnusableError(Rejection.NOT_A_PAGE, "it has no Content-Type")
                 content_type = "text/html"
-            if content_type in _XML and body.startswith(GZIP):
-                raise _UnusableError(Rejection.NOT_A_PAGE, "it is called XML, and is compressed")
+            if content_type in _PAGES and _OF_FILES.match(body):
+                raise _UnusableError(
+                    Rejection.NOT_A_PAGE, f"it is called {content_type}, and is another file"
+                )
             program = _FOR_PROGRAMS.match(body[:4096]) if content_type in _XML else None
             if program is not None and sitemaps and program[1] in _LISTS:
                 whole, _ = _body(frame, http, MAX_SITEMAP, content_type)
