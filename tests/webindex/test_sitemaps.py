@@ -94,6 +94,8 @@ def test_sitemaps_indexes_and_robots_are_read_and_only_they(tmp_path: Path) -> N
         ("/not-a-sitemap.xml.gz", gzip.compress(b"<rss></rss>"), packed),
         ("/data.gz", gzip.compress(xml(B)), packed),
         ("/feed.xml", b"<rss></rss>", as_xml),
+        ("/map.php", xml(B), HTML),
+        ("/feed.php", b"<?xml version='1.0'?><rss></rss>", HTML),
         ("/robots.txt", robots, plain),
         ("/below/robots.txt", robots, plain),
         ("/", b"<html><body>words</body></html>", HTML),
@@ -111,10 +113,11 @@ def test_sitemaps_indexes_and_robots_are_read_and_only_they(tmp_path: Path) -> N
         "/index.xml": {f"{SITE}/more.xml.gz": None},
         "/more.xml.gz": {B: None},
         "/declared.xml.gz": {C: None},
+        "/map.php": {B: None},
         "/robots.txt": {MAP: None},
     }
     kinds = [type(one) for one in read_captures(path)]
-    assert kinds == [*[Rejected] * 10, Capture]
+    assert kinds == [*[Rejected] * 12, Capture]
 
 
 BOMB = "<!DOCTYPE urlset [<!ENTITY a 'aaaaaaaaaa'>" + "".join(

@@ -94,6 +94,8 @@ _KEPT_HEADERS = {
     "x-robots-tag": "\n",
 }
 _LISTS = (b"urlset", b"sitemapindex")
+# Some servers call these HTML. Browsers take such feeds for what they are (MIME Sniffing, §7.3).
+_SERVED_AS_HTML = (*_LISTS, b"rss", b"feed", b"RDF")
 # As browsers do (MIME Sniffing, §7.1).
 _SNIFFED_HTML = re.compile(
     rb"[\s\xef\xbb\xbf]*<(?:!--|(?:!doctype\s+html|html|head|script|iframe|h1|div|font|table|a"
@@ -405,8 +407,8 @@ def _capture(
                 )
             if sitemaps and not revisit and may_be_compressed(url, content_type):
                 unpacked = gunzipped(_body(frame, http, MAX_SITEMAP, None)[0])
-                program = _FOR_PROGRAMS.match(unpacked[:4096])
-                if program is not None and program[1] in _LISTS:
+                listing = _FOR_PROGRAMS.match(unpacked[:4096])
+                if listing is not None and listing[1] in _LISTS:
                     return Sitemap(url, date, "sitemap", unpacked, frame.offset, frame.length)
             if content_type in _PDF or (
                 content_type in _ANY and not revisit and _begins_a_pdf(frame)
@@ -451,12 +453,14 @@ def _capture(
                 raise _UnusableError(
                     Rejection.NOT_A_PAGE, f"it is called {content_type}, and is another file"
                 )
-            program = _FOR_PROGRAMS.match(body[:4096]) if content_type in _XML else None
-            if program is not None and sitemaps and program[1] in _LISTS:
-                whole, _ = _body(frame, http, MAX_SITEMAP, content_type)
-                return Sitemap(url, date, "sitemap", whole, frame.offset, frame.length)
-            if program is not None:
-                raise _UnusableError(Rejection.NOT_A_PAGE, f"it is XML: <{program[1].decode()}>")
+            root = _FOR_PROGRAMS.match(body[:4096])
+            program = b"" if root is None else root[1]
+            if content_type in _XML or (content_type == "text/html" and program in _SERVED_AS_HTML):
+                if sitemaps and program in _LISTS:
+                    whole, _ = _body(frame, http, MAX_SITEMAP, content_type)
+                    return Sitemap(url, date, "sitemap", whole, frame.offset, frame.length)
+                if program:
+                    raise _UnusableError(Rejection.NOT_A_PAGE, f"it is XML: <{program.decode()}>")
         return Capture(
             url=url,
             date=date,
