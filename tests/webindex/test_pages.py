@@ -38,6 +38,8 @@ SHOP = """<!DOCTYPE html>
 <p>Green tea is made from leaves that are heated soon after the harvest, so that they keep
 their colour. It was first brewed in China, and it is now grown in many countries of Asia.</p>
 <p hidden>Discount code for employees</p>
+<dialog id=letter><p>Subscribe to our letter about tea, and never miss an offer again!</p></dialog>
+<dialog open><p>The shop is closed on Monday.</p></dialog>
 <table><tr><td>Origin</td><td>Japan</td></tr><tr><td>Grade</td><td>First flush</td></tr></table>
 <p>Pour the water at seventy degrees, wait for two minutes, and <a href="pot.html">use a
 small pot</a>. <a href="http://ads.example/kettle" rel="sponsored">Buy a kettle</a></p></main>
@@ -64,7 +66,8 @@ def test_a_page_of_a_shop_is_read_as_a_visitor_sees_it() -> None:
     assert page.title == "Green tea — Leaf & Kettle"
     assert "Green tea is made from leaves that are heated soon after the harvest" in page.text
     assert "Origin Japan Grade First flush" in page.text
-    for unseen in ("not a text", "color", "Discount", "All teas", "imprint"):
+    assert "The shop is closed" in page.text
+    for unseen in ("not a text", "color", "Discount", "Subscribe", "All teas", "imprint"):
         assert unseen not in page.text
     assert page.language == "en"
     assert page.canonical == "https://shop.example.org/tea/green"

@@ -400,14 +400,14 @@ def _told_apart(lone: re.Match[str]) -> str:
 
 
 def _without_surroundings(tree: LexborHTMLParser) -> str | None:
-    """Remove comments, and elements that their tags or names call navigation.
+    """Remove comments, closed dialogs, and elements that their tags or names call navigation.
 
     Returns the markup, or None if there were none. A table of contents stays: of some chapters it
     is the text.
     """
     removed = _unname_sections(tree)
     removed |= _remove_comments(tree)
-    navigation = tree.css("nav, [role=navigation]")
+    navigation = tree.css("nav, [role=navigation], dialog:not([open])")
     for node in navigation:
         node.decompose()
     removed |= _unwrap_figures(tree)
