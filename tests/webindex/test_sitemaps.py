@@ -73,6 +73,18 @@ def test_a_byte_order_mark_hides_no_line_of_robots() -> None:
     assert urls_in("robots", f"{SITE}/robots.txt", robots) == {MAP: None}
 
 
+@pytest.mark.parametrize(
+    ("body", "kind"), [(b"User-agent: *\n", Sitemap), (b"\n<html><p>Not found", Capture)]
+)
+def test_robots_that_is_called_html_is_robots_unless_it_is_a_page(
+    tmp_path: Path, body: bytes, kind: type[object]
+) -> None:
+    path = tmp_path / "site.warc.gz"
+    path.write_bytes(Crawl().add(f"{SITE}/robots.txt", body, http=HTML).data)
+    [found] = read_captures(path, sitemaps=True)
+    assert isinstance(found, kind)
+
+
 @pytest.mark.parametrize("before", [b"\n", b"\r\n \t\n", b"\xef\xbb\xbf\n", b"\xef\xbb\xbf" * 2])
 def test_blank_lines_before_a_sitemap_hide_nothing_of_it(before: bytes) -> None:
     assert list(urls_in("sitemap", MAP, before + xml(A, B))) == [A, B]

@@ -425,7 +425,9 @@ def _capture(
                 return Revisit(
                     url, date, digest, frame.offset, frame.length, *refers, status, headers
                 )
-            if content_type == "text/plain" and url.endswith("/robots.txt"):
+            if url.endswith("/robots.txt") and (
+                content_type == "text/plain" or (content_type in _HTML and _is_plain(frame))
+            ):
                 if sitemaps and is_robots(url):
                     whole, _ = _body(frame, http, MAX_SITEMAP, content_type)
                     return Sitemap(url, date, "robots", whole, frame.offset, frame.length)
@@ -611,10 +613,19 @@ def _need_reader() -> None:
 
 
 def _begins_a_pdf(frame: Frame) -> bool:
+    return _beginning(frame, len(SIGNATURE)).startswith(SIGNATURE)
+
+
+def _is_plain(frame: Frame) -> bool:
+    """Whether what is called HTML has no markup at its beginning."""
+    return not _SNIFFED_MARKUP.match(_beginning(frame, 256))
+
+
+def _beginning(frame: Frame, size: int) -> bytes:
     try:
-        return _decoded(frame.data, len(SIGNATURE), encoded=True).startswith(SIGNATURE)
+        return _decoded(frame.data, size, encoded=True)
     except OSError:
-        return _decoded(frame.data, len(SIGNATURE), encoded=False).startswith(SIGNATURE)
+        return _decoded(frame.data, size, encoded=False)
 
 
 def _resource_body(frame: Frame, record: WarcRecord, http: HeaderMap, most: int) -> bytes:
