@@ -15,7 +15,7 @@ from web_commands import call
 
 from webindex import tables
 from webindex.crawl.sitemaps import MAX_SITEMAP, gunzipped
-from webindex.crawl.warc import Capture, Rejected, Sitemap, read_captures
+from webindex.crawl.warc import Capture, Rejected, Revisit, Sitemap, read_captures
 from webindex.load.removals import scope_of
 from webindex.load.transaction import load_captures
 from webindex.observers import sitemaps
@@ -23,6 +23,7 @@ from webindex.observers.frontier import listed_row
 from webindex.page.sitemaps import MOST_ENTRIES, urls_in
 from webindex.page.urls import host, page_row
 from webindex.reports import frontier, tell
+from webindex.reports.summary import summarise
 from webindex.takedown.removing import remove
 
 SITE = "https://site.example"
@@ -205,6 +206,17 @@ def test_what_a_sitemap_lists_is_in_the_frontier_behind_what_is_linked_and_is_no
     with empty.repo.snapshot() as now:
         entries = [row.key for row in now.scan(tables.frontier, prefix="ls/")]
     assert set(entries) == {listed_row(page_row(url)) for url in (A, B)}
+
+
+def test_a_revisit_of_a_sitemap_waits_for_no_capture(empty: Chain) -> None:
+    load(empty, sitemap(xml(A)))
+    again = Revisit(MAP, datetime(2026, 1, 2, tzinfo=UTC), "sha1:" + "A" * 32, 0, 1)
+    done = load_captures(empty.repo, [again], "crawl.warc.gz")
+    assert (done.unchanged, done.unresolved) == (1, 0)
+    empty.work()
+    assert summarise(empty.repo).unresolved == 0
+    story = tell(empty.repo, empty.index, MAP)
+    assert story.unresolved == 0 and "revisit" not in " ".join(story.reasons)
 
 
 @pytest.mark.parametrize(("observer", "rows"), [("list_urls", 1), ("list_url", 2)])

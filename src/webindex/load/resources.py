@@ -19,9 +19,11 @@ from webindex.crawl.warc import Resource
 from webindex.load.revisits import date_text, payload_id
 from webindex.page.urls import BadUrlError, normalise, page_id, page_row
 from webindex.rendering import tables as rendering
+from webindex.tables import sitemap
 
 __all__ = [
     "LoadedResources",
+    "is_no_page",
     "keep_resources",
     "keeps_resources",
     "let_go",
@@ -80,6 +82,11 @@ def keep_resources(repo: Repository) -> None:
             )
 
     repo.run(note)
+
+
+def is_no_page(t: Snapshot, row: str) -> bool:
+    """Whether a URL was captured as a resource or a sitemap, so that revisits of it say nothing."""
+    return any(one is not None for one in t.get_many([(rendering.capture, row), (sitemap, row)]))
 
 
 def load_resources(t: Transaction, found: Iterable[tuple[str, Resource, str]]) -> LoadedResources:

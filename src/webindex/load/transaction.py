@@ -24,7 +24,7 @@ from webindex.crawl.warc import Capture, Resource, Revisit, Sitemap
 from webindex.load.bodies import kept_body
 from webindex.load.recrawls import plan
 from webindex.load.removals import rules_for
-from webindex.load.resources import LoadedResources, load_resources
+from webindex.load.resources import LoadedResources, is_no_page, load_resources
 from webindex.load.revisits import (
     MOST_EARLIER,
     age,
@@ -66,7 +66,7 @@ class Loaded:
             `webindex.page.pointers.is_respelling`.
         unchanged: revisits.
         unresolved: those of them that refer to a capture that was not known when they were
-            loaded: they count as soon as it is.
+            loaded: they count as soon as it is. Of sitemaps and resources there are none.
         refused: captures, revisits, resources and sitemaps that were removed or blocked.
         cut: captures of which only the beginning of the body was taken.
         pdfs: PDF documents that were read and are kept.
@@ -394,7 +394,7 @@ class _Page:
                 t.set(tables.wanted, key, 1)
         t.notify(tables.settle_due, row)
         own = captures_in(row, current, self._earlier())
-        if find(t, report, own, current) is None:
+        if find(t, report, own, current) is None and not (current is None and is_no_page(t, row)):
             result.unresolved += 1
 
     def _newest_capture(self) -> Mapping[str, Any] | None:

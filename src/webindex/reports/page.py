@@ -203,6 +203,8 @@ def tell(repo: Repository, index: ServingIndex, url: str) -> Story:
             story.picture = picture_of(now, row)
         if capture is None:
             story.kept_as = _kept_as(now, row)
+            if story.kept_as is not None:
+                story.unresolved = 0
             story.frontier = links_in_frontier(now, url)
             story.listed = is_listed(now, url)
             story.reasons = _removal(rules_for(now, [url]), url)

@@ -10,6 +10,7 @@ from typing import Any, Final
 from percola import Repository, Snapshot
 from webindex import tables
 from webindex.journal import counts_of
+from webindex.load.resources import is_no_page
 from webindex.text_format import count, moment, pdf_documents
 
 
@@ -154,7 +155,10 @@ def summarise(repo: Repository, *, since: int = 0) -> Summary:
             links += linked_to[tables.tally]["links"]
             linked += 1
         loads = _loads(now)
-        unresolved = sum(1 for _ in now.scan(tables.pages, columns=[tables.unresolved]))
+        unresolved = sum(
+            not is_no_page(now, row.key)
+            for row in now.scan(tables.pages, columns=[tables.unresolved])
+        )
         waited = [
             one
             for row in now.scan(tables.journal, start=f"export/{since:020}", end="export0")
