@@ -185,6 +185,8 @@ def test_words_joined_by_punctuation_are_found_whole_and_in_part(index: TantivyI
         ("كـــتاب جديد", "كتاب"),
         ("كِتَاب", "كتاب"),
         ("שָׁלוֹם עולם", "שלום"),
+        ('נשיא ארה"ב ביקר אתמול בצה"ל', 'ארה"ב בצה"ל'),
+        ("a turntable for 12 and 7 inches", '12" turntable 7"'),
         ("Das Donaudampfschiff", "donau\u00addampf\u200bschiff"),
     ],
 )

@@ -11,7 +11,8 @@
 
 There is no other syntax and there are no errors: stray quotes, colons, brackets and operators
 come from pasted text and only separate words. A typed word that an index splits into several,
-such as mod_rewrite, std::vector or a run of Chinese, means those words side by side.
+such as mod_rewrite, std::vector, a run of Chinese or a Hebrew abbreviation, means those words side
+by side. A quote after a digit stands for inches.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ from webindex.page.text import collapse
 MAX_CHARACTERS = 500
 MAX_CLAUSES = 32
 
+# As in Hebrew abbreviations, which have a quote before their last letter.
+_IN_WORD = r'(?<=[\u05d0-\u05ea])"(?=[\u05d0-\u05ea])'
 _CLAUSE = re.compile(
-    r"""
+    rf"""
     (?:(?<!\S)(?P<minus>-)(?!-))?
-    (?: ["“„”] (?P<phrase>[^"“„”]+) ["“”]
-      | (?P<word>[^\s"“„”]+) )
+    (?: (?: (?<![\d\u05d0-\u05ea])" | [“„”] ) (?P<phrase>(?:[^"“„”]|{_IN_WORD})+) ["“”]
+      | (?P<word>(?:[^\s"“„”]|{_IN_WORD})+) )
     """,
     re.VERBOSE,
 )
