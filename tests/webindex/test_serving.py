@@ -276,12 +276,41 @@ def test_a_snippet_marks_phrases_not_their_single_letters(index: TantivyIndex) -
     assert marked == ["検索エンジン", "mod rewrite", "mod_rewrite"]
 
 
+@pytest.mark.parametrize(
+    ("text", "query", "marked"),
+    [
+        (
+            "数字的次数，据说库存数据很多。" * 20 + "那里没有。" * 200 + "数据库管理",
+            "数据库",
+            "数据库",
+        ),
+        ("ยาวมาก บทนำ " * 200 + "ภาษาไทยไม่มีช่องว่าง", "ภาษาไทย", "ภาษาไทย"),
+        (
+            "the server may start here. " * 60 + "filler " * 300 + "start the server",
+            '"start the server"',
+            "start the server",
+        ),
+        ("önce " * 300 + "İstanbul'da bir gün", "istanbul", "İstanbul"),
+        ("مقدمة " * 300 + "هذا كِتَابٌ جديد", "كتاب", "كِتَابٌ"),
+        ("הקדמה " * 300 + "שָׁלוֹם עולם", "שלום", "שָׁלוֹם"),
+    ],
+)
+def test_a_snippet_shows_the_place_that_matches_in_any_script(
+    index: TantivyIndex, text: str, query: str, marked: str
+) -> None:
+    index.apply([document("a", text, language=None)])
+    (hit,) = index.search(query).hits
+    assert [run for run, matched in hit.snippet if matched] == [marked]
+    assert "".join(run for run, _ in hit.snippet) in text
+
+
 def test_a_hit_by_its_title_shows_how_the_text_begins(index: TantivyIndex) -> None:
     text = "How it begins. " * 50
-    index.apply([document("a", text, title="Zebra"), document("b", title="Zebra")])
-    snippets = {hit.cluster: hit.snippet for hit in index.search("zebra").hits}
-    assert snippets["a"] == ((text[:200], False),)
-    assert snippets["b"] == ()
+    index.apply([document("a", text, title="Zebra 斑马"), document("b", title="Zebra 斑马")])
+    for query in ("zebra", "斑马"):
+        snippets = {hit.cluster: hit.snippet for hit in index.search(query).hits}
+        assert snippets["a"] == ((text[:200], False),)
+        assert snippets["b"] == ()
 
 
 def test_marks_that_touch_or_overlap_are_one_run() -> None:

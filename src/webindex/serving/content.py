@@ -8,6 +8,8 @@ from __future__ import annotations
 import datetime
 import math
 import re
+from bisect import bisect_right
+from collections.abc import Callable
 from typing import Final
 from urllib.parse import unquote
 
@@ -48,6 +50,10 @@ _FOLDED = re.compile(
     r"[\u0640\u064b-\u065f\u0670\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0130\u03c2]"
 )
 _LETTERS: Final = {"\u0130": "I", "\u03c2": "\u03c3"}
+FOLDED: Final = {
+    one: _LETTERS.get(one, "") for one in map(chr, range(0x130, 0x680)) if _FOLDED.match(one)
+}
+"""What the words of a text have in place of characters; nothing in place of marks."""
 _PLAIN_WORD = re.compile(r"[^\W_]+")
 _PLAIN_NAMED = re.compile(r"[\w$]+")
 
@@ -97,6 +103,16 @@ def _folded(text: str) -> str:
     if text.isascii():
         return text
     return _FOLDED.sub(lambda found: _LETTERS.get(found[0], ""), text)
+
+
+def folded(text: str) -> tuple[str, Callable[[int], int]]:
+    """A text as words are found in it, and where a place in it is in the text as it was."""
+    if text.isascii() or _FOLDED.search(text) is None:
+        return text, lambda place: place
+    gone = (found.start() for found in _FOLDED.finditer(text) if found[0] not in _LETTERS)
+    # How long the folded text is at each mark that is left out.
+    lengths = [place - before for before, place in enumerate(gone)]
+    return _folded(text), lambda place: place + bisect_right(lengths, place)
 
 
 def _found(text: str, plain: re.Pattern[str], other: tantivy.TextAnalyzer) -> list[str]:

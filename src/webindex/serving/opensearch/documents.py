@@ -12,7 +12,14 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from webindex.serving.base import ServingDocument
-from webindex.serving.content import Analyzers, authority, own_share, seconds, url_words
+from webindex.serving.content import (
+    FOLDED,
+    Analyzers,
+    authority,
+    own_share,
+    seconds,
+    url_words,
+)
 from webindex.serving.naming import names, telling
 from webindex.serving.reading import STEMMED
 from webindex.serving.snippet import CHARACTERS
@@ -28,6 +35,7 @@ _UNSPACED: Final = (
     r"\p{IsThai}\p{IsLao}\p{IsKhmer}\p{IsMyanmar}"
 )
 _WORD: Final = rf"[{_UNSPACED}]|[\p{{L}}\p{{M}}\p{{N}}&&[^{_UNSPACED}]]+"
+_FOLDINGS: Final = [f"\\u{ord(one):04x}=>{other}" for one, other in FOLDED.items()]
 _KEYWORD: Final = {"type": "keyword", "ignore_above": MOST_BYTES_OF_A_TERM // 4}
 _WORDS: Final = {"type": "text", "analyzer": "words"}
 _TEXT: Final = {"type": "text", "analyzer": "texts", "index": False}
@@ -42,9 +50,14 @@ def index_body(shards: int | None, replicas: int | None) -> dict[str, Any]:
         "settings": {
             "analysis": {
                 "tokenizer": {"words": {"type": "pattern", "pattern": _WORD, "group": 0}},
+                "char_filter": {"folded": {"type": "mapping", "mappings": _FOLDINGS}},
                 "filter": {"not_long": {"type": "length", "max": 80}},
                 "analyzer": {
-                    "texts": {"tokenizer": "words", "filter": folded},
+                    "texts": {
+                        "char_filter": ["folded"],
+                        "tokenizer": "words",
+                        "filter": folded,
+                    },
                     "words": {"tokenizer": "whitespace", "filter": folded},
                     "names": {"tokenizer": "whitespace", "filter": ["not_long", "lowercase"]},
                 },

@@ -49,7 +49,7 @@ from webindex.serving.base import (
     hit_of,
     newest_changes,
 )
-from webindex.serving.content import Analyzers, seconds
+from webindex.serving.content import Analyzers, folded, seconds
 from webindex.serving.lock import at_fork, only_writer
 from webindex.serving.query import MAX_CHARACTERS
 from webindex.serving.reading import (
@@ -58,10 +58,9 @@ from webindex.serving.reading import (
     STEMMED,
     Asked,
     Filters,
-    Words,
     read,
 )
-from webindex.serving.snippet import CHARACTERS, beginning, mark, opening, part
+from webindex.serving.snippet import around, beginning, opening, part, runs_of, spans_of
 from webindex.serving.spelling import nearest, respell
 from webindex.serving.tantivy.documents import (
     FORMAT,
@@ -236,28 +235,48 @@ class TantivyIndex(ServingIndex):
     def _snippet(
         self, searcher: tantivy.Searcher, document: ServingDocument, asked: Asked
     ) -> Runner:
-        text = document.text[:_SNIPPET_SOURCE_CHARACTERS]
+        whole = document.text[:_SNIPPET_SOURCE_CHARACTERS]
+        text, place_in_whole = folded(whole)
         analyze = self._analyzers.words
-        stems = {stem for one in asked.sought for stem in one.stems}
-        forms: set[str] = set()
-        if stems:
-            likely = " ".join(beginning(text, stems))
+        sought: dict[tuple[str, ...], int] = {}
+        clauses: dict[str, int] = {}  # by their stems
+        for clause, one in enumerate(asked.sought):
+            sought |= {tuple(words): clause for words in one.words}
+            clauses |= dict.fromkeys(one.stems, clause)
+        if clauses:
+            likely = " ".join(beginning(text, clauses))
             found = self._analyzers.stems(self._analyzers.split(likely), document.language)
-            forms = {
-                word for word, stem in zip(analyze(likely), found, strict=True) if stem in stems
-            }
-        sought: list[Words] = [words for one in asked.sought for words in one.words]
-        sought += [[form] for form in sorted(forms)]
+            for word, stem in zip(analyze(likely), found, strict=True):
+                if stem in clauses:
+                    sought.setdefault((word,), clauses[stem])
         wanted = Query.boolean_query([(Occur.Should, in_text(self._schema, one)) for one in sought])
+        start, end = part(text, sought)
+        if start == end:
+            return opening(whole)
+        # All of its words are marked there; its own choice of a place knows of no phrases.
         snippets = tantivy.SnippetGenerator.create(searcher, wanted, self._schema, "text")
-        snippets.set_max_num_chars(CHARACTERS)
+        snippets.set_max_num_chars(4 * (end - start))
         source = tantivy.Document()
-        source.add_text("text", part(text, {*forms, *chain.from_iterable(sought)}))
-        snippet = snippets.snippet_from_doc(source)
-        places = [(place.start, place.end) for place in snippet.highlighted()]
-        if not places:
-            return opening(text)
-        return mark(snippet.fragment(), places, sought, analyze)
+        source.add_text("text", text[start:end])
+        places = [
+            (place.start, place.end) for place in snippets.snippet_from_doc(source).highlighted()
+        ]
+        numbers = list(sought.values())
+        spans = [
+            (place_in_whole(start + first), place_in_whole(start + last), numbers[which])
+            for first, last, which in spans_of(text[start:end], places, [*sought], analyze)
+        ]
+        if not spans:
+            return opening(whole)
+        first, last = around(whole, spans)
+        return runs_of(
+            whole[first:last],
+            [
+                (one - first, other - first)
+                for one, other, _ in spans
+                if first <= one and other <= last
+            ],
+        )
 
     def facet(
         self,
