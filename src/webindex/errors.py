@@ -20,4 +20,4 @@ class RenderError(WebindexError):
 
 
 class NoBrowserError(RenderError):
-    """There is no browser to render pages with."""
+    """There is no browser to render pages with, or it does not start."""

@@ -444,3 +444,18 @@ def test_no_browser_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(NoBrowserError, match="Debian: apt-get"):
         find_browser()
+
+
+@pytest.mark.parametrize("program", ["false", "none"])
+def test_a_program_that_is_no_browser_is_one_sentence_and_leaves_nothing(
+    program: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tmp_path.chmod(0o755)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = os.listdir("/proc/self/fd")
+    with (
+        Browser(executable=program) as browser,
+        pytest.raises(NoBrowserError, match=r"^The browser does not start.*\.$"),
+    ):
+        _ = browser.version
+    assert os.listdir("/proc/self/fd") == before and not list(tmp_path.iterdir())

@@ -17,7 +17,7 @@ from webindex import tables
 from webindex.errors import NoBrowserError, RenderError
 from webindex.page.urls import page_row
 from webindex.rendering import tables as rendering
-from webindex.rendering.browser import Bounds, Browser, find_browser
+from webindex.rendering.browser import Bounds, Browser, Rendered, find_browser
 from webindex.rendering.render import ATTEMPTS, render_url, render_with
 from webindex.workers.processes import NICENESS, open_repository, running
 
@@ -194,6 +194,30 @@ def test_a_page_that_cannot_be_rendered_is_dead_lettered_with_the_reason(
     [failure] = inspection.failures(repo)
     assert (failure.observer, failure.attempts) == ("render", ATTEMPTS)
     assert failure.error.endswith("The page took longer than 1e-06 s to render.")
+
+
+def test_pages_wait_for_a_browser_that_does_not_start_and_are_not_dead_lettered(
+    repo: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load_site(repo, tmp_path, {"one": "<p>words", "other": "<p>words"})
+    monkeypatch.setattr("webindex.rendering.render._WAIT", 0.0)
+    starts = iter([False] * (2 * ATTEMPTS + 1))
+
+    class Replaced:
+        """A browser that is not there while its next version is installed."""
+
+        @property
+        def version(self) -> str:
+            if not next(starts, True):
+                raise NoBrowserError("The browser does not start.")
+            return "the next one"
+
+        def render(self, url: str, answers: Any) -> Rendered:
+            return Rendered(png(0, 0, 0), png(0, 0, 0), 320, 240)
+
+    work(repo, Replaced())  # type: ignore[arg-type]
+    assert next(starts, None) is None
+    assert set(made(repo)) == {"one", "other"} and not list(inspection.failures(repo))
 
 
 def test_one_page_is_rendered_on_demand(repo: Repository, tmp_path: Path, browser: Browser) -> None:

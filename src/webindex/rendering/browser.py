@@ -25,7 +25,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
@@ -286,48 +286,21 @@ class _Process:
         event: Callable[[str, Mapping[str, Any], str | None], None],
         watch: Callable[[], None],
     ) -> None:
-        _remove_abandoned()
-        self._folder = Path(tempfile.mkdtemp(prefix=_FOLDERS))
+        prefix, _ = _prefix()
+        try:
+            _remove_abandoned()
+            self._folder = Path(tempfile.mkdtemp(prefix=_FOLDERS))
+        except OSError as error:
+            raise NoBrowserError(
+                f"The browser does not start, for lack of a folder: {error}."
+            ) from error
         self._in_use = os.open(self._folder, os.O_RDONLY)
         fcntl.flock(self._in_use, fcntl.LOCK_EX)
-        prefix, _ = _prefix()
-        if os.geteuid() == 0:
-            os.chown(self._folder, _NOBODY, _NOBODY)
-        command = [*prefix, executable, *_FLAGS, f"--user-data-dir={self._folder}/profile"]
-        command.append("about:blank")
-        environment = {
-            "PATH": os.environ.get("PATH", os.defpath),
-            "HOME": str(self._folder),
-            "TMPDIR": str(self._folder),
-            "LANG": "C.UTF-8",
-            "TZ": "UTC",
-        }
-        their_reading, writing = os.pipe()
-        reading, their_writing = os.pipe()
-        # Away from 3 and 4, to which they are duplicated one after the other.
-        theirs = [
-            fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, 10) for one in (their_reading, their_writing)
-        ]
-        os.close(their_reading)
-        os.close(their_writing)
-        log = os.open(self._folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            self.pid = os.posix_spawnp(
-                command[0],
-                command,
-                environment,
-                file_actions=[
-                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                    (os.POSIX_SPAWN_DUP2, log, 1),
-                    (os.POSIX_SPAWN_DUP2, log, 2),
-                    (os.POSIX_SPAWN_DUP2, theirs[0], 3),
-                    (os.POSIX_SPAWN_DUP2, theirs[1], 4),
-                ],
-                setpgroup=0,
-            )
-        finally:
-            for one in (*theirs, log):
-                os.close(one)
+            self.pid, reading, writing = _spawned(self._folder, [*prefix, executable])
+        except OSError as error:
+            self._remove_folder()
+            raise NoBrowserError(f"The browser does not start: {error}.") from error
         self.pipe = Connection(reading, writing, event, watch)
         try:
             until = time.monotonic() + _LAUNCH_SECONDS
@@ -337,7 +310,7 @@ class _Process:
         except (RenderError, TimeoutError) as error:
             said = self._said()
             self.end()
-            raise RenderError(f"The browser does not start{said}.") from error
+            raise NoBrowserError(f"The browser does not start{said}.") from error
 
     def memory(self) -> int:
         """Resident bytes of its processes, without what they share."""
@@ -359,6 +332,9 @@ class _Process:
             os.killpg(self.pid, signal.SIGKILL)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
+        self._remove_folder()
+
+    def _remove_folder(self) -> None:
         shutil.rmtree(self._folder, ignore_errors=True)
         os.close(self._in_use)
 
@@ -366,6 +342,49 @@ class _Process:
         lines = (self._folder / "log").read_text(errors="replace").strip().splitlines()
         telling = [one for one in lines if "FATAL" in one or "sandbox" in one.lower()] or lines
         return f" ({telling[-1].strip()[:300]})" if telling else ""
+
+
+def _spawned(folder: Path, program: Sequence[str]) -> tuple[int, int, int]:
+    """Start a browser: its process id, and where to read what it says and to write to it."""
+    if os.geteuid() == 0:
+        os.chown(folder, _NOBODY, _NOBODY)
+    command = [*program, *_FLAGS, f"--user-data-dir={folder}/profile", "about:blank"]
+    environment = {
+        "PATH": os.environ.get("PATH", os.defpath),
+        "HOME": str(folder),
+        "TMPDIR": str(folder),
+        "LANG": "C.UTF-8",
+        "TZ": "UTC",
+    }
+    with contextlib.ExitStack() as failed, contextlib.ExitStack() as done:
+        their_reading, writing = os.pipe()
+        done.callback(os.close, their_reading)
+        failed.callback(os.close, writing)
+        reading, their_writing = os.pipe()
+        done.callback(os.close, their_writing)
+        failed.callback(os.close, reading)
+        # Away from 3 and 4, to which they are duplicated one after the other.
+        theirs = []
+        for one in (their_reading, their_writing):
+            theirs.append(fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, 10))
+            done.callback(os.close, theirs[-1])
+        log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        done.callback(os.close, log)
+        pid = os.posix_spawnp(
+            command[0],
+            command,
+            environment,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, log, 1),
+                (os.POSIX_SPAWN_DUP2, log, 2),
+                (os.POSIX_SPAWN_DUP2, theirs[0], 3),
+                (os.POSIX_SPAWN_DUP2, theirs[1], 4),
+            ],
+            setpgroup=0,
+        )
+        failed.pop_all()
+    return pid, reading, writing
 
 
 class _Page:

@@ -7,7 +7,8 @@ browser is another. Missing resources are kept as such, and count in the same wa
 
 The observer has a process of its own (`render_here`), with one browser: no other observer waits for
 it, and what a page does to the browser harms no other work. A page that cannot be rendered is tried
-twice, and is dead-lettered with the reason; its last image stays.
+twice, and is dead-lettered with the reason; its last image stays. While the browser does not start,
+pages wait.
 
 When a resource of thousands of pages changes, all of them are due at once. Those that matter most
 are rendered first (`most_linked`), and an operator may limit how many are a second: meanwhile each
@@ -16,15 +17,16 @@ page waits as one notification, whatever else of it changes.
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final
 
-from percola import Observer, Snapshot, Transaction, observer
+from percola import Observer, Snapshot, Transaction, TransientError, observer
 from webindex import tables
-from webindex.errors import RenderError
+from webindex.errors import NoBrowserError, RenderError
 from webindex.page.urls import BadUrlError, normalise, page_row
 from webindex.rendering import tables as rendering
 from webindex.rendering.browser import Answer, Browser
@@ -56,6 +58,11 @@ MOST_HISTORY: Final = 10
 
 _MOST_CAUSES: Final = 20
 
+_WAIT: Final = 5.0
+"""Seconds before a browser that does not start is tried again."""
+
+log = logging.getLogger("webindex.rendering")
+
 
 def render_with(browser: Browser, rate: float = math.inf) -> Observer[str]:
     """The observer, with the browser of its process; it renders at most `rate` pages a second."""
@@ -63,7 +70,14 @@ def render_with(browser: Browser, rate: float = math.inf) -> Observer[str]:
     # A run takes seconds.
     @observer(rendering.render_due, name="render", batch=1, order=most_linked, rate=rate)
     def render(t: Transaction, row: str) -> None:
-        render_page(t, row, browser)
+        try:
+            render_page(t, row, browser)
+        except NoBrowserError as error:
+            # While a browser is replaced by another version, say, or for lack of memory.
+            log.warning("Pages wait to be rendered, next attempt in %g s: %s", _WAIT, error)
+            time.sleep(_WAIT)
+            # The worker runs this again, and counts no failure of the page.
+            raise TransientError(str(error)) from error
 
     return render
 
