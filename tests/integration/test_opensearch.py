@@ -307,6 +307,9 @@ def test_the_command_starts_the_server_of_a_folder_and_ends_it(
         return said.exit_code, said.output
 
     assert run("status") == (0, f"{server.address}  pid {server.pid()}\n")
+    before = server.pid()
+    status, told = run("up", server.folder, "--port", "64999")
+    assert status == 1 and "listens on port" in told and server.pid() == before
     assert run("down")[0] == 0 and server.pid() is None
     assert run("status")[0] == 1
     assert server.address in run("up")[1]

@@ -99,12 +99,7 @@ class OpenSearchServer:
     def __init__(self, folder: Path, *, port: int | None = None, heap_mb: int = HEAP_MB) -> None:
         self.folder = folder.absolute()
         self._file = self.folder / "port"
-        if port is None:
-            try:
-                port = int(self._file.read_text())
-            except (OSError, ValueError):
-                port = choose_ports(self.folder, _PORTS)
-        self._port = port
+        self._port = port or self._noted_port() or choose_ports(self.folder, _PORTS)
         self._heap = heap_mb
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -128,8 +123,15 @@ class OpenSearchServer:
 
         Raises:
             ServerError: it cannot be fetched, or did not answer in time; nothing is left running.
+                Or it runs, and listens on another port: it goes on.
             ClusterError: no Java 17, or no free ports.
         """
+        noted = self._noted_port()
+        if self.pid() is not None and noted != self._port:
+            raise ServerError(
+                f"OpenSearch runs in {self.folder} already, and listens on port {noted}: end it "
+                f"first, with 'webindex dev-opensearch down --folder {self.folder}'."
+            )
         home, java = install(tell), find_java()
         if self.pid() is None:
             self._launch(home, java)
@@ -167,6 +169,13 @@ class OpenSearchServer:
         self._guard.kill()
         self._guard.wait()
         self.stop()
+
+    def _noted_port(self) -> int | None:
+        """Where the server of the folder listens, or did when it ran."""
+        try:
+            return int(self._file.read_text())
+        except (OSError, ValueError):
+            return None
 
     def _launch(self, home: Path, java: Path) -> None:
         conf = self.folder / "conf"
