@@ -48,6 +48,7 @@ from webindex.serving import (
     OpenSearchIndex,
     RefusedDocumentsError,
     ServingDocument,
+    ServingError,
     ServingIndex,
 )
 from webindex.workers.processes import build_observers, open_index, open_repository
@@ -173,6 +174,43 @@ def test_an_index_of_another_program_or_version_is_left_alone(
             OpenSearchIndex(there)
         assert "'webindex reindex'" in str(caught.value)
     assert "others-write" not in index._client.indices.get(index="others")["others"]["aliases"]
+    for one in ("others", index._name):
+        index._client.indices.put_alias(index=one, name="both")
+    with pytest.raises(NotAnIndexError, match="an alias of several"):
+        OpenSearchIndex(f"{server.address}/both")
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "body", "says"),
+    [
+        (502, "text/html", "<h1>Bad Gateway</h1>", "takes no requests now: status 502, without"),
+        (500, "text/html", "<h1>Oops</h1>", "says: status 500, without a reason."),
+        (200, "text/plain", "It works!", "another program answers there"),
+    ],
+)
+def test_what_another_program_answers_is_told_as_it_is(
+    status: int, kind: str, body: str, says: str
+) -> None:
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("content-type", kind)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as other:
+        serving = threading.Thread(target=other.serve_forever)
+        serving.start()
+        try:
+            with pytest.raises(ServingError, match=re.escape(says)):
+                OpenSearchIndex(f"http://127.0.0.1:{other.server_port}/pages")
+        finally:
+            other.shutdown()
+            serving.join()
 
 
 @pytest.mark.parametrize(
@@ -182,6 +220,7 @@ def test_an_index_of_another_program_or_version_is_left_alone(
         ("http://host", "does not name an index"),
         ("http://host/Name", "small letters"),
         ("http://host:port/name", "no HOST or HOST:PORT"),
+        ("http://ho st/name", "no HOST or HOST:PORT"),
         ("http://host/name?shard=2", "shard=2 is no option"),
         ("http://host/name?exporters=0", "exporters=0 is no option"),
         ("https://me:secret@host/name?ca=/nowhere.pem", "/nowhere.pem"),
@@ -302,8 +341,8 @@ def test_over_tls_with_a_login_and_limits(
 def test_the_command_starts_the_server_of_a_folder_and_ends_it(
     server: OpenSearchServer, tmp_path: Path
 ) -> None:
-    def run(word: str, folder: Path = server.folder) -> tuple[int, str]:
-        said = CliRunner().invoke(cli, ["dev-opensearch", word, "--folder", str(folder)])
+    def run(word: str, folder: Path = server.folder, *options: str) -> tuple[int, str]:
+        said = CliRunner().invoke(cli, ["dev-opensearch", word, "--folder", str(folder), *options])
         return said.exit_code, said.output
 
     assert run("status") == (0, f"{server.address}  pid {server.pid()}\n")

@@ -21,6 +21,7 @@ PASSWORD: Final = "WEBINDEX_SEARCH_PASSWORD"
 
 _PORT: Final = 9200
 _NAME: Final = re.compile(r"[a-z0-9][a-z0-9_.-]{0,200}")
+_HOST: Final = re.compile(r"[\w.-]+")
 _CONNECTIONS: Final = 16
 """Requests that the threads of a process may make at a time."""
 _EXPORTERS: Final = 8
@@ -75,7 +76,7 @@ class Address:
         hosts = []
         for one in netloc.split(","):
             host, colon, port = one.partition(":")
-            if not host or (colon and not port.isdecimal()):
+            if not _HOST.fullmatch(host) or (colon and not port.isdecimal()):
                 raise NotAnIndexError(f"{one!r} in {shown} is no HOST or HOST:PORT.")
             hosts.append((host, int(port) if colon else _PORT))
         options = dict(parse_qsl(parts.query, keep_blank_values=True))

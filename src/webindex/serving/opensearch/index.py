@@ -457,6 +457,11 @@ class OpenSearchIndex(ServingIndex):
                     if error.error != "resource_already_exists_exception":
                         raise
                 found = self._client.indices.get(index=self._name)
+            if not isinstance(found, dict) or len(found) != 1:
+                raise NotAnIndexError(
+                    f"{where} is not one index of OpenSearch, but an alias of several, or another "
+                    "program answers there. Name one index."
+                )
             [(real, index)] = found.items()
             if index["mappings"].get("_meta", {}).get("webindex") != FORMAT:
                 raise NotAnIndexError(
@@ -495,7 +500,10 @@ class OpenSearchIndex(ServingIndex):
                 "the address."
             )
         status = error.status_code if isinstance(error, TransportError) else 0
-        why = _reason(error.info) if isinstance(error, TransportError) else str(error)
+        why = str(error)
+        if isinstance(error, TransportError):
+            # A proxy before OpenSearch answers with a page of its own.
+            why = _reason(error.info) if error.info else f"status {status}, without a reason."
         if status == 401:
             return IndexUnavailableError(
                 f"{where} refuses the user name or the password: give them by {USER} and "
