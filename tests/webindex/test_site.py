@@ -168,6 +168,7 @@ def test_what_is_typed_is_completed(site: Served) -> None:
     assert answer.status_code == 200 and answer.headers["content-type"] == "application/json"
     assert all(words.startswith(("create tab", "Create tab")) for words in answer.json())
     assert answer.json()
+    assert answer.headers["cache-control"] == "private, max-age=60", "for who deletes a letter"
     assert site.client.get("/complete.json").json() == []
 
 

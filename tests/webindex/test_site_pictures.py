@@ -110,6 +110,7 @@ def test_the_terminal_says_the_same(painted: Served) -> None:
 
 def test_an_image_is_sent_again_only_if_it_has_changed(painted: Served, tmp_path: Path) -> None:
     first = painted.client.get("/image", params={"url": PAGE})
+    assert first.headers["cache-control"] == "private, no-cache"
     tag = {"If-None-Match": first.headers["etag"]}
     again = painted.client.get("/image", params={"url": PAGE}, headers=tag)
     assert (again.status_code, again.content) == (304, b"")

@@ -217,7 +217,10 @@ def _with_headers(send: Send, methods: str) -> Callable[[Message], Awaitable[Non
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
             for name, value in HEADERS.items():
-                headers[name] = value
+                if name != "Cache-Control":
+                    headers[name] = value
+            # What an answer says of itself counts.
+            headers.setdefault("Cache-Control", HEADERS["Cache-Control"])
             if message["status"] == 405:
                 headers["Allow"] = methods
         await send(message)
