@@ -159,6 +159,8 @@ def test_hits_are_filtered_and_sorted_by_date_and_a_date_that_is_none_is_refused
     assert "Nothing found" in none.words(".total")
     assert "with these filters" in none.words(".nothing")
     assert none.link(".chip") == "/?q=index"
+    assert none.all(".filters .chosen") == ["since 2999-12-31"], "narrow windows have no chips"
+    assert none.link(".filters .chosen") == "/?q=index"
     assert site.page("/", q="index", since=day, lang="en").css(".hit")
     assert "is no date" in site.page("/", status=400, q="index", since="soon").words("main")
 

@@ -214,7 +214,10 @@ def _periods(asked: Search) -> list[Choice]:
         since = today - timedelta(days=days)
         chosen = since == asked.since
         link = asked.link(since=None if chosen else since.isoformat())
-        choices.append(Choice(name, None, chosen, link))
+        choices.append(Choice(f"in the last {name}", None, chosen, link))
+    if asked.since is not None and not any(one.chosen for one in choices):
+        # As of a link of yesterday.
+        choices.append(Choice(f"since {asked.since}", None, True, asked.link(since=None)))
     return choices
 
 
