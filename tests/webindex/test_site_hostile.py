@@ -23,12 +23,14 @@ from hostile_pages import (
     hostile,
 )
 from rich.console import Console
-from site_client import Page, Served, made, served
+from site_client import Page, Served, empty, made, served
 
 from webindex import tables
 from webindex.cli.explain import print_story
 from webindex.page.urls import normalise, page_row
 from webindex.reports import tell
+
+__all__ = ["empty"]
 
 
 @pytest.fixture(scope="module")
@@ -143,6 +145,19 @@ def test_nothing_turns_the_direction_of_what_stands_beside_it(site: Served) -> N
             assert bad not in text, (name, bad)
         turned += text.count("txt\ufffdgpj.exe")
     assert turned > 5, "the hostile text was shown, without what turns it"
+
+
+def test_what_is_written_from_right_to_left_begins_at_the_right(empty: Served) -> None:
+    """Of a block with dir=auto the browser looks at the text, without that in <bdi>."""
+    html = (
+        "<!doctype html><title>נשיא המדינה</title><p>" + "נשיא המדינה ביקר אתמול בדרום הארץ. " * 9
+    )
+    empty.process(made("https://he.example/", html))
+    found = empty.page("/", q="המדינה")
+    for page, block in ((found, "h2"), (found, ".snippet"), (empty.story("he.example"), "h1")):
+        [node] = page.css(f"{block}[dir=auto]")
+        assert node.attributes["lang"] == "he" and not node.css("bdi"), block
+    assert "Hebrew" in found.all(".meta span") and "Hebrew" in found.all(".filters bdi")
 
 
 def test_what_scripts_are_given_is_json_that_no_browser_takes_for_a_page(site: Served) -> None:

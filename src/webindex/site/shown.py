@@ -16,7 +16,12 @@ _URL: Final = re.compile(r"(https?://\S+?)(?=[.,:;]?(?:\s|$))")
 _ENCODED: Final = re.compile(r"(?:%[89A-F][0-9A-F])+", re.IGNORECASE)
 
 _LANGUAGES: Final[dict[str, str]] = {
-    code: name.replace("_", " ").title() for name, code in pycld2.LANGUAGES
+    **{code: name.replace("_", " ").title() for name, code in pycld2.LANGUAGES},
+    # It has older codes of these, and none that only pages declare.
+    "he": "Hebrew",
+    "jv": "Javanese",
+    "nb": "Norwegian",
+    "nn": "Norwegian Nynorsk",
 }
 
 
