@@ -93,6 +93,7 @@ def test_hosts_and_languages_are_counted_offered_and_taken_away_again(site: Serv
     # The other hosts are still offered, with what they would have.
     hosts = ".filters section:first-child bdi"
     assert set(filtered.all(hosts)) == set(page.all(hosts))
+    assert page.all(hosts)[0] != filtered.all(hosts)[0] == "www.sqlite.org", "seen in any window"
     assert filtered.link(".chip") == filtered.link(".filters .chosen") == "/?q=index"
     german = site.page("/", q="server", lang="de")
     assert german.css(".hit")
@@ -159,7 +160,7 @@ def test_hits_are_filtered_and_sorted_by_date_and_a_date_that_is_none_is_refused
     assert "Nothing found" in none.words(".total")
     assert "with these filters" in none.words(".nothing")
     assert none.link(".chip") == "/?q=index"
-    assert none.all(".filters .chosen") == ["since 2999-12-31"], "narrow windows have no chips"
+    assert none.all(".filters section:last-child a")[0] == "since 2999-12-31"
     assert none.link(".filters .chosen") == "/?q=index"
     assert site.page("/", q="index", since=day, lang="en").css(".hit")
     assert "is no date" in site.page("/", status=400, q="index", since="soon").words("main")

@@ -195,7 +195,7 @@ def _choices(index: ServingIndex, asked: Search, facet: Facet) -> list[Choice]:
     if chosen is not None:
         counts.setdefault(chosen, asked.total)
     parameter = "host" if facet == "host" else "lang"
-    return [
+    choices = [
         Choice(
             name,
             number,
@@ -204,6 +204,7 @@ def _choices(index: ServingIndex, asked: Search, facet: Facet) -> list[Choice]:
         )
         for name, number in counts.items()
     ]
+    return _chosen_first(choices)
 
 
 def _periods(asked: Search) -> list[Choice]:
@@ -218,7 +219,12 @@ def _periods(asked: Search) -> list[Choice]:
     if asked.since is not None and not any(one.chosen for one in choices):
         # As of a link of yesterday.
         choices.append(Choice(f"since {asked.since}", None, True, asked.link(since=None)))
-    return choices
+    return _chosen_first(choices)
+
+
+def _chosen_first(choices: list[Choice]) -> list[Choice]:
+    """The choices with the one that is set first: narrow windows show the first ones."""
+    return sorted(choices, key=lambda one: not one.chosen)
 
 
 def _since(parameters: Mapping[str, str]) -> date | None:
