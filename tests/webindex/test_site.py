@@ -6,18 +6,22 @@ import re
 import shutil
 import socket
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 from site_client import CANONICAL, DUPLICATE, Page, Served, article, empty, made, served, site
 
 from percola import RepositoryError
 from percola.serve import HEADERS, MAX_TARGET, Names, duration, is_loopback, listen
+from webindex.serving import SearchResults
 from webindex.serving.located import LocatedIndex
 from webindex.serving.naming import telling
 from webindex.serving.query import MAX_CHARACTERS
 from webindex.serving.tantivy.index import emptied
 from webindex.site import app, shown
+from webindex.site.app import THREADS
 from webindex.site.searching import HITS, pages
 from webindex.text_format import harmless
 
@@ -352,6 +356,29 @@ def test_an_error_of_the_repository_is_its_sentence(
     monkeypatch.setattr(app.story, "tell", broken)
     page = site.story(CANONICAL, status=503)
     assert page.words(".sentence") == "The store cannot be read: <b>input/output error</b>."
+
+
+def test_while_the_search_index_does_not_answer_the_live_view_does(
+    site: Served, monkeypatch: pytest.MonkeyPatch, wait_until: Callable[..., object]
+) -> None:
+    waiting, answered = [], Event()
+
+    def search(*_: object, **__: object) -> SearchResults:
+        waiting.append(True)
+        answered.wait()
+        return SearchResults((), 0)
+
+    monkeypatch.setattr(LocatedIndex, "search", search)
+    with ThreadPoolExecutor(2 * THREADS) as readers:
+        found = [readers.submit(site.client.get, "/?q=index") for _ in range(2 * THREADS)]
+        try:
+            wait_until(lambda: len(waiting) == THREADS, what="searches that are not answered")
+            for path in ("/live", "/live.json", "/static/site.css"):
+                assert site.client.get(path, timeout=20).status_code == 200
+            assert len(waiting) == THREADS
+        finally:
+            answered.set()
+        assert {one.result().status_code for one in found} == {200}
 
 
 def test_a_repository_that_is_gone_or_replaced_is_named(tmp_path: Path) -> None:

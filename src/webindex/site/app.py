@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any, Final
 
+import anyio
 import anyio.to_thread
 from jinja2 import PackageLoader
 from starlette.applications import Starlette
@@ -54,7 +55,7 @@ URLS: Final = 10
 """The most URLs of a document to list with the number of their links."""
 
 THREADS: Final = 8
-"""Concurrent requests that read; others wait."""
+"""Concurrent requests that ask the search index, and as many others; more of them wait."""
 
 # The query of a URL may have another one in it.
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
@@ -198,6 +199,8 @@ def make_app(repo: Repository, index: ServingIndex, names: Names) -> ASGIApp:
     Other machines are shown no tracebacks, processes and locks: the site has no login.
     """
     site = Site(repo, index, shows_details=names.is_loopback)
+    # While the search index does not answer, what is going on is shown all the same.
+    asking = anyio.CapacityLimiter(THREADS)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -210,9 +213,14 @@ def make_app(repo: Repository, index: ServingIndex, names: Names) -> ASGIApp:
 
     app = Starlette(
         routes=[
-            Route("/", site.search),
-            Route("/complete.json", site.complete),
-            Route("/page", site.story),
+            *(
+                Route(path, _within(asking, handler))
+                for path, handler in (
+                    ("/", site.search),
+                    ("/complete.json", site.complete),
+                    ("/page", site.story),
+                )
+            ),
             Route("/image", site.image),
             Route("/live", site.live),
             Route("/live.json", site.samples),
@@ -227,6 +235,17 @@ def make_app(repo: Repository, index: ServingIndex, names: Names) -> ASGIApp:
     # Around everything: the handler of unforeseen errors is outside of any middleware.
     trouble, refuse = Presence(repo.address).trouble, site.messages.refuse
     return Guard(app, names, trouble, refuse, command="webindex serve")
+
+
+def _within(
+    limiter: anyio.CapacityLimiter, handler: Callable[[Request], Response]
+) -> Callable[[Request], Awaitable[Response]]:
+    """A handler that runs in a thread of a limited number of them."""
+
+    async def handle(request: Request) -> Response:
+        return await anyio.to_thread.run_sync(handler, request, limiter=limiter)
+
+    return handle
 
 
 def _counted(told: story.Story) -> dict[str, Any]:
