@@ -71,7 +71,7 @@ def test_search_can_be_limited_in_number_host_and_language(worked_off: Path) -> 
     found = call("search", "--repo", worked_off, *options, "Apache").json
     assert found["total"] == len(found["hits"]) >= 10
     assert {(hit["host"], hit["language"]) for hit in found["hits"]} == {("httpd.apache.org", "ko")}
-    shouted = ("--host", "HTTPD.Apache.org.", "--language", "KO", *options[4:])
+    shouted = ("--host", "HTTPD.Apache.org.", "--language", "KO-kr", *options[4:])
     assert call("search", "--repo", worked_off, *shouted, "Apache").json == found
     wrong = call("search", "--repo", worked_off, "--host", "https://httpd.apache.org/", "Apache")
     assert is_error(wrong, "is not the name of a host, as in 'www.example.com'")
@@ -93,6 +93,8 @@ def test_search_that_finds_nothing_says_so(worked_off: Path) -> None:
     assert answer == Answer(0, "Nothing found for 'pangolin [bold]sesquipedalian[/]'.\n", "")
     found = call("search", "--repo", worked_off, "--json", "pangolin").json
     assert found == {"query": "pangolin", "total": 0, "words": 1, "matched": 1, "hits": []}
+    limited = call("search", "--repo", worked_off, "--language", "xh", "sqlite")
+    assert limited.out == "Nothing found for 'sqlite' with these options.\n"
 
 
 @pytest.mark.parametrize("words", ['"', "((", 'a:"b', "[/]", "-", "AND", "*?^~", "\udcff", " "])
@@ -433,6 +435,8 @@ def test_a_load_says_how_many_rejected_records_it_does_not_describe(
     [
         (("search", "--nonsense", "word"), "--nonsense"),
         (("search", "--limit", "0", "word"), "0 is not in the range"),
+        (("search", "--language", "English", "word"), "'English' is no code of a language"),
+        (("search", "--language", "", "word"), "'' is no code of a language"),
         (("search",), "WORDS"),
         (("explain",), "URL"),
         (("explain", "https://a.org/", "https://b.org/"), "unexpected extra argument"),

@@ -411,12 +411,28 @@ def _pending_shown(*, quiet: bool) -> Iterator[Callable[[dict[str, int]], None]]
 # --- search -------------------------------------------------------------------------------
 
 
+def _language_of(context: click.Context, option: click.Parameter, tag: str | None) -> str | None:
+    """The code of a language: `pt` of `pt-BR`."""
+    if tag is None:
+        return None
+    code = tag.lower().partition("-")[0]
+    if not re.fullmatch("[a-z]{2,3}", code):
+        raise click.BadParameter(f"{tag!r} is no code of a language, such as en or pt.")
+    return code
+
+
 @cli.command(cls=_Search)
 @repo_option
 @json_option
 @click.option("--limit", type=click.IntRange(1, 1000), default=10, show_default=True)
 @click.option("--host", default=None, help="Only pages of this host.")
-@click.option("--language", default=None, metavar="CODE", help="Only pages in this language.")
+@click.option(
+    "--language",
+    default=None,
+    metavar="CODE",
+    callback=_language_of,
+    help="Only pages in this language, as en.",
+)
 @click.option(
     "--since",
     type=click.DateTime(["%Y-%m-%d"]),
@@ -449,7 +465,7 @@ def search(
             query,
             limit=limit,
             host=host,
-            language=language.lower() if language is not None else None,
+            language=language,
             since=since.date() if since is not None else None,
             newest=newest,
             partly=True,
@@ -462,13 +478,14 @@ def search(
     if as_json:
         print_json(_results_json(query, results))
     else:
-        print_results(query, results)
+        print_results(query, results, filtered=bool(host or language or since))
 
 
-def print_results(query: str, results: SearchResults) -> None:
-    """Print results for a terminal."""
+def print_results(query: str, results: SearchResults, *, filtered: bool = False) -> None:
+    """Print results for a terminal; `filtered` says that they are those of a host, say."""
     if not results.hits:
-        console.print(hint_for(query) or f"Nothing found for {query!r}.", markup=False)
+        limits = " with these options" if filtered else ""
+        console.print(hint_for(query) or f"Nothing found for {query!r}{limits}.", markup=False)
         return
     shown = f"{count(results.total, 'page')} found"
     if results.matched < results.words:
