@@ -354,6 +354,9 @@ def test_the_command_starts_the_server_of_a_folder_and_ends_it(
     assert server.address in run("up")[1]
     assert server.pid() is not None and run("status")[0] == 0
     assert "There is no OpenSearch in" in run("down", tmp_path)[1]
+    (tmp_path / "file").touch()
+    status, told = run("up", tmp_path / "file" / "folder")
+    assert status == 1 and "OpenSearch cannot be started in" in told
 
 
 # --- Exporters --------------------------------------------------------------------------------

@@ -134,7 +134,12 @@ class OpenSearchServer:
             )
         home, java = install(tell), find_java()
         if self.pid() is None:
-            self._launch(home, java)
+            try:
+                self._launch(home, java)
+            except OSError as error:
+                raise ServerError(
+                    f"OpenSearch cannot be started in {self.folder}: {error}."
+                ) from error
         deadline = time.monotonic() + READY_SECONDS
         while not self._answers():
             if self.pid() is None or time.monotonic() > deadline:
