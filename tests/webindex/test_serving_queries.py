@@ -331,6 +331,9 @@ def test_a_query_is_completed_to_names_of_pages_and_to_words_beside_those_typed(
     assert index.complete("tab")[:3] == ["tabby", "table", "tablets"]
     for query in ("", "ta", "make tab ", "zzz", "-", '"make tab"', "\ud800tab("):
         assert index.complete(query) == [], query
+    # Vowels of many scripts are marks.
+    index.apply([document("https://a.example/4", "हिन्दी में", title="हिन्दी व्याकरण", language="hi")])
+    assert index.complete("हिन्दी") == ["हिन्दी व्याकरण", "हिन्दी"]
 
 
 def test_a_query_is_not_completed_to_what_only_deleted_documents_have(index: TantivyIndex) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime
 import math
 import re
+import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable
 from typing import Final
@@ -173,6 +174,11 @@ class Analyzers:
         """
         words = _found(_folded(text), _PLAIN_NAMED, self._named)
         return " ".join(self._folding.analyze(" ".join(words)))
+
+
+def is_word(text: str) -> bool:
+    """Whether a text consists of the letters, marks and digits of words."""
+    return bool(text) and all(unicodedata.category(one)[0] in "LMN" for one in text)
 
 
 def authority(rank: float, inlinks: int) -> float:

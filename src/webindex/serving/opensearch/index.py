@@ -44,7 +44,7 @@ from webindex.serving.base import (
     hit_of,
     newest_changes,
 )
-from webindex.serving.content import Analyzers, seconds
+from webindex.serving.content import Analyzers, is_word, seconds
 from webindex.serving.lock import at_fork
 from webindex.serving.opensearch.address import PASSWORD, USER, Address
 from webindex.serving.opensearch.documents import (
@@ -382,7 +382,7 @@ class OpenSearchIndex(ServingIndex):
         """Names of documents alone: OpenSearch does not list words."""
         typed = query[:MAX_CHARACTERS].encode("utf-8", "replace").decode()
         words = self._analyzers.words(typed.split()[-1]) if typed.strip() else []
-        if not words or not typed[-1].isalnum() or len(words[-1]) < SHORTEST_START:
+        if not words or not is_word(typed[-1]) or len(words[-1]) < SHORTEST_START:
             return []
         start = self._analyzers.name(typed)
         beginning = "".join(one if one.isalnum() or one == " " else f"\\{one}" for one in start)

@@ -49,7 +49,7 @@ from webindex.serving.base import (
     hit_of,
     newest_changes,
 )
-from webindex.serving.content import Analyzers, folded, seconds
+from webindex.serving.content import Analyzers, folded, is_word, seconds
 from webindex.serving.lock import at_fork, only_writer
 from webindex.serving.query import MAX_CHARACTERS
 from webindex.serving.reading import (
@@ -322,7 +322,7 @@ class TantivyIndex(ServingIndex):
             searcher = self._searcher()
             vocabulary = self._vocabulary(searcher)
             words = typed.split()
-            last = vocabulary.analyze(words[-1]) if words and typed[-1].isalnum() else []
+            last = vocabulary.analyze(words[-1]) if words and is_word(typed[-1]) else []
             if not last or len(last[-1]) < SHORTEST_START:
                 return []
             start = vocabulary.name(typed)
@@ -331,7 +331,7 @@ class TantivyIndex(ServingIndex):
             found.sort(key=lambda one: (-one[1], len(one[0]), one[0]))
             there = (name for name, _ in found if vocabulary.has("names", name))
             whole = list(islice(there, limit - limit // 4))
-            if len(last) == 1 and words[-1].isalnum():
+            if len(last) == 1 and is_word(words[-1]):
                 before = " ".join(words[:-1])
                 others = read(before, vocabulary)
                 wanted = build(self._schema, others) if others.sought else None
