@@ -10,11 +10,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 
+import httpx
 import pytest
 from site_client import CANONICAL, DUPLICATE, Page, Served, article, empty, made, served, site
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from percola import RepositoryError
-from percola.serve import HEADERS, MAX_TARGET, Names, duration, is_loopback, listen
+from percola.serve import HEADERS, MAX_TARGET, Names, duration, is_loopback, listen, make_server
 from webindex.serving import SearchResults
 from webindex.serving.located import LocatedIndex
 from webindex.serving.naming import telling
@@ -324,6 +329,33 @@ def test_a_server_for_others_answers_to_addresses_and_to_names_it_was_given() ->
 def test_an_address_that_is_too_long_is_not_read(site: Served) -> None:
     answer = site.client.get("/", params={"q": "x" * MAX_TARGET})
     assert answer.status_code == 414 and f"{MAX_TARGET:,} bytes" in answer.text
+
+
+def test_a_request_that_outlives_the_server_is_told_so_and_leaves_no_traceback(
+    caplog: pytest.LogCaptureFixture, wait_until: Callable[..., object]
+) -> None:
+    asked, answered = Event(), Event()
+
+    def wait(request: Request) -> Response:
+        asked.set()
+        answered.wait()
+        return Response("too late")
+
+    server = make_server(Starlette(routes=[Route("/", wait)]))
+    server.config.timeout_graceful_shutdown = 0
+    with listen("127.0.0.1", 0) as listening, ThreadPoolExecutor(2) as threads:
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        serving = threads.submit(server.run, sockets=[listening])
+        reader = threads.submit(httpx.get, address, timeout=60, trust_env=False)
+        try:
+            assert asked.wait(60)
+            server.should_exit = True
+            wait_until(lambda: "timeout graceful shutdown" in caplog.text, what="the end")
+        finally:
+            answered.set()
+        assert reader.result().status_code == 503
+        serving.result()
+    assert not [one for one in caplog.records if one.exc_info]
 
 
 # --- When something is wrong ----------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import logging
 import signal
@@ -14,7 +15,8 @@ from contextlib import contextmanager
 from types import FrameType
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from percola.errors import UsageError
 
@@ -56,7 +58,7 @@ def make_server(
             ) from error
     return uvicorn.Server(
         uvicorn.Config(
-            app,
+            _ending_quietly(app),
             log_config=None,
             access_log=False,
             server_header=False,
@@ -69,6 +71,31 @@ def make_server(
             ssl_keyfile=tls_key,
         )
     )
+
+
+def _ending_quietly(app: ASGIApp) -> ASGIApp:
+    """An application of which a request that outlives the server is told so.
+
+    After `timeout_graceful_shutdown` uvicorn cancels it, and logs that with a traceback otherwise.
+    """
+
+    async def run(scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def sending(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await app(scope, receive, sending)
+        except asyncio.CancelledError:
+            if scope["type"] != "http":
+                raise
+            if not started:
+                await PlainTextResponse("This server has ended.\n", 503)(scope, receive, send)
+
+    return run
 
 
 def address(listening: socket.socket, host: str, *, scheme: str = "http") -> str:
