@@ -186,7 +186,12 @@ def test_what_is_typed_is_completed(site: Served) -> None:
 
 @pytest.mark.parametrize(
     ("query", "sentence"),
-    [("?!", "There is no word in your query"), ("-index", "only says what to leave out")],
+    [
+        ("?!", "There is no word in your query"),
+        ("AND", "There is no word in your query"),
+        ("x" * 100, "There is no word in your query that can be looked for"),
+        ("-index", "only says what to leave out"),
+    ],
 )
 def test_a_query_without_a_word_to_look_for_is_told_so(
     site: Served, query: str, sentence: str

@@ -485,7 +485,8 @@ def print_results(query: str, results: SearchResults, *, filtered: bool = False)
     """Print results for a terminal; `filtered` says that they are those of a host, say."""
     if not results.hits:
         limits = " with these options" if filtered else ""
-        console.print(hint_for(query) or f"Nothing found for {query!r}{limits}.", markup=False)
+        hint = hint_for(query, results.words)
+        console.print(hint or f"Nothing found for {query!r}{limits}.", markup=False)
         return
     shown = f"{count(results.total, 'page')} found"
     if results.matched < results.words:

@@ -98,14 +98,18 @@ def check_length(query: str) -> None:
             )
 
 
-def hint_for(query: str) -> str | None:
-    """What to do about a query that has nothing to look for in it; None if it has."""
-    if not any(letter.isalnum() for letter in query):
-        return "There is no word in your query: type a word or two to look for."
+def hint_for(query: str, words: int) -> str | None:
+    """What to do about a query that has nothing to look for in it; None if it has.
+
+    `words` says how many words and phrases of it the index has looked for.
+    """
     clauses = parse_query(query)
-    if clauses and all(one.excluded for one in clauses):
-        return "Your query only says what to leave out: add a word that pages should have."
-    return None
+    if any(letter.isalnum() for letter in query) and clauses:
+        if all(one.excluded for one in clauses):
+            return "Your query only says what to leave out: add a word that pages should have."
+        if words:
+            return None
+    return "There is no word in your query that can be looked for: type a word or two."
 
 
 def with_replaced(query: str, new: Callable[[Clause], str | None]) -> str | None:

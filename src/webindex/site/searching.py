@@ -164,7 +164,7 @@ def search(index: ServingIndex, parameters: Mapping[str, str]) -> Search:
     if asked.exactly and (not found.total or found.matched < found.words):
         asked.meant = index.suggest(query)
     if not found.total:
-        asked.hint = hint_for(query)
+        asked.hint = hint_for(query, found.words)
     return asked
 
 
