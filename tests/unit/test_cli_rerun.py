@@ -79,7 +79,8 @@ def test_a_killed_rerun_is_resumed_and_every_row_runs_again(
     done = run(*rerun, "--rate", "1e9", cwd=app)
     assert done.code == 0, done
     found = re.fullmatch(
-        r"Marked ([\d,]+) rows dirty, resumed after ([\d,]+): workers run measure on them\.\n",
+        r"Marked ([\d,]+) rows dirty, resumed after ([\d,]+): "
+        r"no worker runs measure now, so start one\.\n",
         done.out,
     )
     assert found, done.out
@@ -130,7 +131,10 @@ def test_an_observer_of_a_table_whose_name_has_a_dot_is_rerun_by_its_name(
         shop.run(lambda t: t.set(price, "o1", 1))
         with at_work(Worker(shop, [note])):
             done = call("--repo", shop.address, "rerun", "note")
-    assert done.code == 0 and done.out.startswith("Marked 1 row dirty"), done
+            shop.pause_observer(note)
+            waits = call("--repo", shop.address, "rerun", "note")
+    assert done.code == 0 and done.out == "Marked 1 row dirty: workers run note on them.\n", done
+    assert "note is paused" in waits.out and "observers resume note" in waits.out
 
 
 def test_an_observer_that_cannot_be_found_is_an_error(app: Path, repo: Repository) -> None:

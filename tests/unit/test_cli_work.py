@@ -247,7 +247,8 @@ def test_retry_shows_how_far_it_is(
     monkeypatch.setattr("percola.inspection._TOGETHER", 1)
     answer = call("--repo", folder, "failed", "retry", "--all")
     assert answer.err == "Retrying: 1 change\nRetrying: 2 changes\n"
-    assert answer.out.startswith("2 failures made dirty again")
+    told = "2 failures made dirty again: no worker is running, so start one.\n"
+    assert answer.out == told
 
 
 def test_retry_wants_to_know_which(folder: Path) -> None:

@@ -13,6 +13,7 @@ import percola
 from percola import catalog, inspection
 from percola.cli import arguments, display
 from percola.cli import json_output as documents
+from percola.cli.rerun import who_runs
 from percola.cli.session import ListByDefault, Session, common, limit_option
 from percola.connect.address import network_address
 from percola.errors import ConflictingOptionsError, NotARepositoryError, UsageError
@@ -245,7 +246,8 @@ def failed_retry(
                 row=key,
                 progress=lambda so_far: line(f"Retrying: {display.count(so_far, 'change')}"),
             )
-    sentence = f"{display.count(retried, 'failure')} made dirty again: a worker will look."
+        expected = who_runs(repo, observer) if retried else ""
+    sentence = f"{display.count(retried, 'failure')} made dirty again: {expected}."
     session.show({"retried": retried}, sentence if retried else "Nothing was dead-lettered there.")
 
 

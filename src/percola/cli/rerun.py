@@ -20,7 +20,7 @@ from percola.inspection import processes
 from percola.observers import loading as targets
 from percola.observers.observer import ObservedColumn, Observer
 from percola.observers.rerun import Rerun, rerun_named
-from percola.paused import PausedObserver, announced_observers
+from percola.paused import PausedObserver, announced_observers, paused_observers
 from percola.recording import recording
 from percola.repository import Repository
 from percola.schema import Family
@@ -77,7 +77,8 @@ def rerun(
                 progress=lambda so_far: line(f"{first}: {display.count(so_far.rows, 'row')}"),
                 runner=runner,
             )
-    session.show(document(done), sentence(done))
+        expected = who_runs(repo, name)
+    session.show(document(done), f"{sentence(done)}: {expected}.")
 
 
 def document(done: Rerun) -> dict[str, Any]:
@@ -86,10 +87,24 @@ def document(done: Rerun) -> dict[str, Any]:
 
 
 def sentence(done: Rerun) -> str:
-    """A finished rerun as a sentence."""
+    """A finished rerun as the beginning of a sentence, before who runs the observer."""
     resumed = f", resumed after {done.resumed:,}" if done.resumed else ""
-    marked = display.count(done.rows, "row")
-    return f"Marked {marked} dirty{resumed}: workers run {done.observer} on them."
+    return f"Marked {display.count(done.rows, 'row')} dirty{resumed}"
+
+
+def who_runs(repo: Repository, name: str | None) -> str:
+    """Whether a worker will run this observer, or any if it is None, on the rows that are dirty."""
+    paused = paused_observers(repo.context.store)
+    if name in paused:
+        return f"{name} is paused, and runs on them once 'percola observers resume {name}' is given"
+    running = announced_observers(repo.context.coordination)
+    if name is None:
+        return "a worker will look" if running else "no worker is running, so start one"
+    return (
+        f"workers run {name} on them"
+        if name in running
+        else f"no worker runs {name} now, so start one"
+    )
 
 
 @contextmanager
