@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
+from resiliparse.parse.encoding import map_encoding_to_html5
+
 __all__ = ["decode_css", "references_in"]
 
 _STRING: Final = r""""(?:[^"\\\n]|\\.)*+"?|'(?:[^'\\\n]|\\.)*+'?"""
@@ -55,10 +57,8 @@ def decode_css(body: bytes, content_type: str) -> str:
         return body[3:].decode("utf-8", "replace")
     declared, own = _HEADER.search(content_type), _CHARSET.match(body)
     name = declared[1] if declared else own[1].decode("ascii") if own else "utf-8"
-    try:
-        return body.decode(name, "replace")
-    except (LookupError, ValueError):  # Python's codecs "undefined" and "idna" read no text.
-        return body.decode("utf-8", "replace")
+    # Only what browsers know by this name: Python's codecs "undefined" and "punycode" read no text.
+    return body.decode(map_encoding_to_html5(name, False) or "utf-8", "replace")
 
 
 def _text(written: str) -> str:
