@@ -15,7 +15,7 @@ from hbase import HBase, repository
 from row_locks import CELL, COLUMN, LOCK_IT, lock_all
 from stores import DEADLINE, in_thread, put
 
-from percola import Table
+from percola import ConflictError, Table
 from percola.cells import Cell, Kind
 from percola.errors import OutcomeUnknownError
 from percola.store.base import Condition, Delete, Put, RowMutation
@@ -211,6 +211,21 @@ def test_a_transaction_of_one_row_makes_one_call_each_to_read_lock_and_commit(hb
     # One read may be for the safe point, if what the process knew of it is a second old.
     assert made.pop("get") in (1, 2, 3)
     assert made == {"mutate": 2}
+
+
+def test_who_is_in_the_way_of_a_row_of_many_columns_is_found_in_a_few_calls(hbase: HBase) -> None:
+    store = hbase.store()
+    wide = Table("wide")
+    value = wide.family("value", int)
+    repo = repository(store, [wide])
+    late = repo.transaction()
+    for number in range(50):
+        late.set(value[str(number)], "a", 1)
+    put(repo, value["49"], "a", 2)
+    before = store.statistics()["get"]
+    with pytest.raises(ConflictError, match="49"):
+        late.commit()
+    assert store.statistics()["get"] < before + 15
 
 
 @pytest.mark.long

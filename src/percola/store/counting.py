@@ -142,6 +142,12 @@ class CountedStore(ForwardingStore):
         self.calls.note(ENTRIES, 1, 1)
         return self.inner.entries(cell, kind, low, high, limit)
 
+    def entries_of(
+        self, cells: Sequence[Cell], kind: Kind, low: int, high: int
+    ) -> list[list[tuple[int, bytes]]]:
+        self.calls.note(ENTRIES, len({(table, row) for table, row, _ in cells}), len(cells))
+        return self.inner.entries_of(cells, kind, low, high)
+
     def scan(
         self,
         table: str,

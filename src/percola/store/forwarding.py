@@ -54,6 +54,11 @@ class ForwardingStore(Store):
     ) -> list[tuple[int, bytes]]:
         return self.inner.entries(cell, kind, low, high, limit)
 
+    def entries_of(
+        self, cells: Sequence[Cell], kind: Kind, low: int, high: int
+    ) -> list[list[tuple[int, bytes]]]:
+        return self.inner.entries_of(cells, kind, low, high)
+
     def scan(
         self,
         table: str,

@@ -251,9 +251,13 @@ class LockResolver:
 
     def locks_on(self, cells: Iterable[Cell]) -> Iterator[tuple[Cell, int, bytes]]:
         """The locks on cells."""
-        for cell in cells:
-            for start_ts, raw in self._store.entries(cell, Kind.LOCK, 0, MAX_TS):
-                yield cell, start_ts, raw
+        cells = iter(cells)
+        while some := list(itertools.islice(cells, _TOGETHER)):
+            for cell, found in zip(
+                some, self._store.entries_of(some, Kind.LOCK, 0, MAX_TS), strict=True
+            ):
+                for start_ts, raw in found:
+                    yield cell, start_ts, raw
 
     def settle(self, cell: Cell, start_ts: int, lock: LockRecord, fate: Fate) -> None:
         """Replace a decided transaction's lock by its write record, or remove it."""

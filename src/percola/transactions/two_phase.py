@@ -395,17 +395,19 @@ class TwoPhaseCommit:
         store, start_ts = self._context.store, self._start_ts
         own = 0
         columns = _locked_by(mutation)
+        cells = [Cell(mutation.table, mutation.row, column) for column in columns]
         conditions: list[Condition] = []
-        for column in columns:
-            cell = Cell(mutation.table, mutation.row, column)
-            for lock_ts, raw in store.entries(cell, Kind.LOCK, 0, MAX_TS):
-                if lock_ts == start_ts:
-                    own += 1
-                elif not self._context.resolver.try_resolve(cell, lock_ts, raw):
-                    # Never wait here: two transactions may want each other's cells (P14).
-                    raise ConflictError(cell, start_ts, lock_ts, locked=True)
-            low = start_ts
-            for commit_ts, raw in reversed(store.entries(cell, Kind.WRITE, start_ts, MAX_TS)):
+        for cell, lock_ts, raw in self._context.resolver.locks_on(cells):
+            if lock_ts == start_ts:
+                own += 1
+            elif not self._context.resolver.try_resolve(cell, lock_ts, raw):
+                # Never wait here: two transactions may want each other's cells (P14).
+                raise ConflictError(cell, start_ts, lock_ts, locked=True)
+        # Only now: a lock that was resolved may have left a record (P10).
+        written = store.entries_of(cells, Kind.WRITE, start_ts, MAX_TS)
+        for cell, records in zip(cells, written, strict=True):
+            low, column = start_ts, cell.column
+            for commit_ts, raw in reversed(records):
                 record = decode_write(raw)
                 if record.op is not Op.ROLLBACK:
                     raise ConflictError(cell, start_ts, commit_ts, locked=False)

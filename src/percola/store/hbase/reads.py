@@ -112,26 +112,33 @@ class HBaseReading(Reading):
         limit: int | None,
     ) -> dict[Cell, Entries]:
         found: dict[Cell, Entries] = {cell: [] for cell in asked}
-        cells = list(asked)
+        # Columns of a row in one request; but not long values, which may not fit together.
+        together: dict[tuple[str, bytes, tuple[int, int], bytes], list[bytes]] = {}
+        for (table, row, column), span in asked.items():
+            alone = column if family == _DATA else b""
+            together.setdefault((table, row, span, alone), []).append(column)
+        requests = [(*place[:3], columns) for place, columns in together.items()]
         # Each row once per call, so that its entries belong to one request.
-        for wave in waves([(cell.table, cell.row)] for cell in cells):
-            tables: dict[str, dict[bytes, Cell]] = {}
+        for wave in waves([(table, row)] for table, row, _, _ in requests):
+            tables: dict[str, dict[bytes, tuple[tuple[int, int], list[bytes]]]] = {}
             for at in wave:
-                tables.setdefault(cells[at].table, {})[cells[at].row] = cells[at]
+                table, row, span, columns = requests[at]
+                tables.setdefault(table, {})[row] = span, columns
             for table, rows in tables.items():
                 gets = [
                     # Locks are stored at one fixed timestamp.
-                    get(cell.row, [Ask(family, [cell.column])], 1)
+                    get(row, [Ask(family, columns)], 1)
                     if family == LOCK
-                    else get(
-                        cell.row, [Ask(family, [cell.column], *asked[cell])], limit or ALL_VERSIONS
-                    )
-                    for cell in rows.values()
+                    else get(row, [Ask(family, columns, *span)], limit or ALL_VERSIONS)
+                    for row, (span, columns) in rows.items()
                 ]
                 for row, stored in self._rows(table, gets):
-                    low, high = asked[rows[row]]
-                    entries = stored.get((family, rows[row].column), ())
-                    found[rows[row]] = [one for one in entries if low <= one[0] <= high]
+                    (low, high), columns = rows[row]
+                    for column in columns:
+                        entries = stored.get((family, column), ())
+                        found[Cell(table, row, column)] = [
+                            one for one in entries if low <= one[0] <= high
+                        ]
         return found
 
     def chunks(

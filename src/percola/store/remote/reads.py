@@ -209,6 +209,15 @@ class Reading(RowReading):
         cell = cell._replace(table=self.table_of(cell.table, kind))
         return self.look(self.families[kind], {cell: (low, high)}, limit)[cell]
 
+    def entries_of(self, cells: Sequence[Cell], kind: Kind, low: int, high: int) -> list[Entries]:
+        """See `Store.entries_of`."""
+        high = min(high, self.max_ts)
+        if low > high:
+            return [[] for _ in cells]
+        placed = [cell._replace(table=self.table_of(cell.table, kind)) for cell in cells]
+        found = self.look(self.families[kind], dict.fromkeys(placed, (low, high)), None)
+        return [found[cell] for cell in placed]
+
     # --- Ranges of rows -----------------------------------------------------------------
 
     def scan(

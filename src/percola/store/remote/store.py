@@ -235,6 +235,13 @@ class RemoteStore(Store):
         self._check_table(cell.table)
         return self._reading.entries(cell, kind, low, high, limit)
 
+    def entries_of(
+        self, cells: Sequence[Cell], kind: Kind, low: int, high: int
+    ) -> list[list[tuple[int, bytes]]]:
+        for table in {cell.table for cell in cells}:
+            self._check_table(table)
+        return self._reading.entries_of(cells, kind, low, high)
+
     def scan(
         self,
         table: str,

@@ -313,6 +313,14 @@ class Comparison:
         entries = model.entries(*cell[1:], look.kind, low, high)
         assert store.entries(cell, look.kind, low, high) == entries
         assert store.entries(cell, look.kind, low, high, look.limit) == entries[: look.limit]
+        several = [
+            Cell(table, row, column)
+            for row in dict.fromkeys((cell.row, self.prefix + look.end))
+            for column in COLUMNS
+        ]
+        assert store.entries_of(several, look.kind, low, high) == [
+            model.entries(*one[1:], look.kind, low, high) for one in several
+        ]
         start, end = cell.row, self.prefix + look.end if look.end else after(self.prefix)
         wanted = look.columns
         scanned = scan_all(store, table, start, end, ts, wanted, look.limit)

@@ -115,6 +115,7 @@ def _uses(store: Store, cell: Cell) -> list[Callable[[], object]]:
         lambda: store.read([cell], 5),
         lambda: reader_of(store, cell[0], cell[2])(cell[1], 5),
         lambda: store.entries(cell, Kind.WRITE, 0, 5),
+        lambda: store.entries_of([cell], Kind.WRITE, 0, 5),
         lambda: store.scan(table, b"", b"", 5),
         lambda: store.scan_rows(table, [cell.row], 5),
         lambda: scan_columns(store, table, b"", b"", 5, [cell.column]),
