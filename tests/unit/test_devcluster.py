@@ -338,6 +338,11 @@ def test_an_address_that_this_machine_lacks_is_no_question_of_a_taken_port(
         Cluster(folder, host=host).up()
 
 
+def test_an_address_that_clients_cannot_use_is_refused(java: Path, folder: Path) -> None:
+    with pytest.raises(ClusterError, match=r"0\.0\.0\.0: HBase's servers tell their clients"):
+        Cluster(folder, host="0.0.0.0").up(seconds=0.1)
+
+
 def test_a_folder_that_cannot_be_made_is_told(java: Path) -> None:
     with pytest.raises(ClusterError, match=r"cannot stand in /proc/percola: "):
         Cluster("/proc/percola").up()

@@ -126,6 +126,12 @@ class Processes:
     def check_ports(self, names: Iterable[str]) -> None:
         """Raise ClusterError if a process of these could not listen on its ports."""
         host = self.layout.host
+        if host == "0.0.0.0":
+            raise ClusterError(
+                f"The cluster in {self.folder} cannot listen at 0.0.0.0: HBase's servers tell "
+                "their clients where they listen, and to clients on other machines that would mean "
+                "their own. Name the address by which they reach this machine."
+            )
         try:
             socket.create_server((host, 0)).close()
         except OSError as error:
