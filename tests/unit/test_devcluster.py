@@ -355,6 +355,18 @@ def test_what_hdfs_said_when_it_could_not_be_formatted_is_told(java: Path, folde
     assert pids.running(folder) == {}
 
 
+def test_what_was_interrupted_while_hdfs_was_formatted_is_formatted_anew(
+    java: Path, folder: Path
+) -> None:
+    current = folder / "data" / "namenode" / "current"
+    current.mkdir(parents=True)
+    for name in ("VERSION", "seen_txid", "fsimage.ckpt_0000000000000000000.md5"):
+        (current / name).touch()
+    java.write_text("echo Error: $name once more; exit 1\n")
+    with pytest.raises(ClusterError, match="could not be formatted: Error: format once more"):
+        Cluster.small(folder).up()
+
+
 def test_one_that_ends_at_start_is_named_and_the_others_are_ended(java: Path, folder: Path) -> None:
     java.write_text(
         "case $name in format) exit 0 ;; namenode) ;; *) exec tail -f /dev/null ;; esac\n"
@@ -402,9 +414,9 @@ def test_of_two_that_start_one_cluster_the_second_waits_and_ends_nothing_of_the_
 
 def test_the_time_that_it_may_take_is_bounded(java: Path, folder: Path) -> None:
     java.write_text("exec tail -f /dev/null\n")
-    version = folder / "data" / "namenode" / "current" / "VERSION"
-    version.parent.mkdir(parents=True)
-    version.touch()  # Formatting, which may take its time here, is done.
+    image = folder / "data" / "namenode" / "current" / "fsimage_0000000000000000000.md5"
+    image.parent.mkdir(parents=True)
+    image.touch()  # Formatting, which may take its time here, is done.
     with pytest.raises(ClusterError, match=r"HDFS in .* did not come up in time.*logs"):
         Cluster.small(folder).up(seconds=0.5)
     assert pids.running(folder) == {}

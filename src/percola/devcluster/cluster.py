@@ -339,7 +339,10 @@ class Cluster:
         ]
 
     def _format(self, end: float) -> None:
-        if (self.folder / "data" / "namenode" / "current" / "VERSION").exists():
+        current = self.folder / "data" / "namenode" / "current"
+        # The image's checksum is the last of what formatting writes: without it, and where no
+        # NameNode has run, that was interrupted.
+        if any(current.glob("fsimage_*.md5")) or any(current.glob("edits_*")):
             return
         self._processes.start("format")
         if not self._processes.finish("format", end - time.monotonic()):
