@@ -36,7 +36,7 @@ from percola import (
 from percola.cells import MAX_TS, Cell, Kind
 from percola.gc import collector
 from percola.gc.collector import Collected, GarbageCollector
-from percola.store.base import RowMutation
+from percola.store.base import Put, RowMutation
 from percola.store.walks import scan_writes
 
 bank = Table("bank")
@@ -131,6 +131,32 @@ def test_a_deleted_row_vanishes(ground: Ground, repo: Repository) -> None:
     write(repo, a=None)
     assert collect(repo).deleted == 1
     assert {cell.row for cell, _ in records(ground)} == {b"b"}
+
+
+def test_of_deleted_rows_that_were_observed_those_that_are_answered_go_after_one_look(
+    ground: Ground,
+) -> None:
+    looks: list[Kind] = []
+    store = heard(ground.store, scan_kind=lambda _, kind, *more: looks.append(kind))
+    watched = Table("watched")
+    seen = watched.column("seen", int, observed=True)
+    repo = ground.repo([watched], store=store)
+    rows = [f"r{number:02}" for number in range(20)]
+    for value in (1, None):
+        with repo.transaction(notify=False) as t:
+            for row in rows[1:]:
+                t.set(seen, row, 1) if value else t.delete(seen, row)
+    put(repo, seen, rows[0], 1)
+    with repo.transaction() as t:
+        t.delete(seen, rows[0])
+    letter = Put(Kind.FAILED, seen.key, 1, b"")
+    assert ground.store.mutate([RowMutation("watched", rows[5].encode(), (), [letter])]) == [True]
+    looks.clear()
+    assert collect(repo).deleted == 18
+    left = {cell.row.decode() for cell, _ in scan_writes(ground.store, "watched")[0]}
+    assert left == {rows[0], rows[5]}
+    # Where all of a row is read in any case, each is looked at by itself.
+    assert looks.count(Kind.FAILED) == (19 if store.has_notify_table else 1)
 
 
 def test_lock_only_records_and_rollback_records_go_once_they_are_below_the_safe_point(

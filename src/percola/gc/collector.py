@@ -47,7 +47,7 @@ import contextlib
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -405,7 +405,7 @@ class _CollectRange:
     def _remove(
         self, store: Store, cells: list[tuple[Cell, list[tuple[int, bytes]]]], counts: Counts
     ) -> None:
-        mutations = []
+        mutations, vanishing = [], dict[tuple[str, bytes], RowGarbage]()
         for (table, row), group in itertools.groupby(cells, key=lambda one: one[0][:2]):
             columns = [(cell.column, records) for cell, records in group]
             counts["cells"] += len(columns)
@@ -424,30 +424,45 @@ class _CollectRange:
                 for part in before:  # One call each: mutations of one call have no order.
                     store.mutate([RowMutation(table, row, (), part)])
                 mutations.append(RowMutation(table, row, (), last))
-            if garbage.vanishing and _is_answered(store, table, row, garbage.vanishing):
-                # A change since that check puts a notify entry, and then the delete stays.
-                conditions = [
-                    Condition(False, Kind.NOTIFY, column, 0, MAX_TS) for column in garbage.vanishing
-                ]
-                mutations.append(RowMutation(table, row, conditions, garbage.vanishing_changes))
-                counts["deleted"] += len(garbage.vanishing)
-                gone = {change.column for change in garbage.vanishing_changes}
-                counts["acknowledgments"] += len(gone - set(garbage.vanishing))
+            if garbage.vanishing:
+                vanishing[table, row] = garbage
             counts["versions"] += garbage.versions
             counts["deleted"] += garbage.deleted
             counts["records"] += garbage.records
             counts["acknowledgments"] += garbage.acknowledgments
+        for at in _answered(store, {at: one.vanishing for at, one in vanishing.items()}):
+            garbage = vanishing[at]
+            # A change since that check puts a notify entry, and then the delete stays.
+            conditions = [
+                Condition(False, Kind.NOTIFY, column, 0, MAX_TS) for column in garbage.vanishing
+            ]
+            mutations.append(RowMutation(*at, conditions, garbage.vanishing_changes))
+            counts["deleted"] += len(garbage.vanishing)
+            gone = {change.column for change in garbage.vanishing_changes}
+            counts["acknowledgments"] += len(gone - set(garbage.vanishing))
         if mutations:
             store.mutate(mutations)
 
 
-def _is_answered(store: Store, table: str, row: bytes, columns: list[bytes]) -> bool:
-    """Whether no change of these columns is unanswered, and none in the row dead-lettered."""
+def _answered(
+    store: Store, vanishing: Mapping[tuple[str, bytes], Sequence[bytes]]
+) -> list[tuple[str, bytes]]:
+    """The rows in which no change of these columns is unanswered, and none is dead-lettered."""
     # The notify entries first: dead-lettering replaces one by a `failed` entry in one mutation.
-    for column in columns:
-        if store.entries(Cell(table, row, column), Kind.NOTIFY, 0, MAX_TS):
-            return False
-    return not store.scan_kind(Kind.FAILED, table, row, row + b"\0", 1)[0]
+    cells = [Cell(*at, column) for at, columns in vanishing.items() for column in columns]
+    notified = store.entries_of(cells, Kind.NOTIFY, 0, MAX_TS) if cells else []
+    dirty = {cell[:2] for cell, found in zip(cells, notified, strict=True) if found}
+    rows = [at for at in vanishing if at not in dirty]
+    # Of the rows of one range; each by itself where that would read all else of those in between.
+    spans = [(at, at) for at in (rows if store.has_notify_table else ())]
+    if rows and not spans:
+        spans = [(rows[0], rows[-1])]
+    dead = {
+        cell[:2]
+        for (table, first), (_, last) in spans
+        for cell, _, _ in walk_kind(store, Kind.FAILED, table, first, last + b"\0")
+    }
+    return [at for at in rows if at not in dead]
 
 
 def _older(
