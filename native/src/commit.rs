@@ -376,11 +376,12 @@ impl Commits {
             if unsafe { (api.txn_begin)(env.get(), null_mut(), 0, &mut txn) } != 0 {
                 return Err(Stopped::AskPython);
             }
-            // SAFETY: the buffer has two aligned integers, which other processes change.
+            // SAFETY: the environment and the transaction are live, and the buffer has two aligned
+            // integers, which other processes change.
             let current = unsafe {
                 let integer =
                     |at| AtomicU64::from_ptr(integers.get().add(at)).load(Ordering::Acquire);
-                integer(0) <= start_ts && integer(1) == feeds
+                follows(api, env.get(), txn) && integer(0) <= start_ts && integer(1) == feeds
             };
             let outcome = if current {
                 // SAFETY: the transaction is live, and this thread's alone.
@@ -510,6 +511,20 @@ impl Commits {
             }
             Err(_) => Ok(None),
         }
+    }
+}
+
+/// Whether a transaction that writes follows the last one of any process:
+/// `percola.store.lmdb.environment.Environment._check_lock_file`.
+///
+/// # Safety
+/// The environment is open, and the transaction live.
+unsafe fn follows(api: &'static Api, env: *mut lmdb::Env, txn: *mut lmdb::Txn) -> bool {
+    let mut found = std::mem::MaybeUninit::<lmdb::EnvInfo>::zeroed();
+    // SAFETY: as the caller promises; the call fills in all of it.
+    unsafe {
+        (api.env_info)(env, found.as_mut_ptr()) == 0
+            && (api.txn_id)(txn) == found.assume_init().last_txnid + 1
     }
 }
 

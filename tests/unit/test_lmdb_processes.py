@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from children import Child, hear, say
+from children import Child, ask, hear, say
+from engines import engine as engine
 from forked import in_child
 
 import percola
@@ -241,6 +242,47 @@ def test_a_process_that_is_killed_while_it_writes_holds_up_nobody(tmp_path: Path
         assert txn.get(b"half", db=environment.databases[0]) is None
         assert txn.get(b"whole", db=environment.databases[0]) == b""
     environment.close()
+
+
+def commit_when_told(pipe: Connection, folder: Path) -> None:
+    with open_store(folder) as store:
+        say(pipe, "open")
+        while words := hear(pipe):
+            say(pipe, commit(store, *words))
+
+
+def commit(store: LmdbStore, row: bytes) -> object:
+    write = Cell("t", row, b"c"), int(Op.PUT), b"v", False
+    return store.commit_one_step(store.last_drawn(), [write])
+
+
+@pytest.mark.usefixtures("engine")
+def test_what_is_committed_around_a_lock_file_that_was_deleted_is_all_there(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        commit(store, b"before")
+        (tmp_path / "lock.mdb").unlink()  # As something that a process has left, it was thought.
+        rows = [b"%d" % number for number in range(12)]
+        with Child(commit_when_told, tmp_path) as child:
+            child.hear()
+            found = [
+                ask(child, row) if number % 3 else commit(store, row)
+                for number, row in enumerate(rows)
+            ]
+        assert found == list(range(2, 14))
+        cells = [Cell("t", row, b"c") for row in (b"before", *rows)]
+        assert [state[1] for state in store.read(cells, store.last_drawn())] == list(range(1, 14))
+
+
+def test_processes_that_cannot_agree_on_a_lock_file_write_nothing(tmp_path: Path) -> None:
+    with open_store(tmp_path) as store:
+        (tmp_path / "lock.mdb").unlink()
+        with Child(commit_when_told, tmp_path) as one, Child(commit_when_told, tmp_path) as other:
+            assert (one.hear(), other.hear()) == ("open", "open")
+            assert commit(store, b"mine") == 1
+            with pytest.raises(AssertionError, match=r"lock\.mdb was deleted while it was in use"):
+                ask(one, b"theirs")
+        assert commit(store, b"later") == 2
+        assert store.read([Cell("t", b"theirs", b"c")], 2)[0][1] == 0
 
 
 def stop_before_the_lock_file_is_begun(pipe: Connection, folder: Path) -> None:

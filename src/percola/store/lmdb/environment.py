@@ -164,6 +164,7 @@ class Environment:
         self._queue: deque[list[Any]] = deque()
         self._writing = threading.Lock()
         self._care_at = time.monotonic() + _CARE_SECONDS
+        self._has_old_lock_file = False
         inherited, self._background = self._background, None
         if inherited is not None:
             inherited.leave_parent()
@@ -478,6 +479,7 @@ class Environment:
                 turn.take()
                 begun: Txn = env.begin(write=True)
                 txn = begun
+                self._check_lock_file(env, begun)
                 in_operation = True
                 while queue and len(group) < _GROUP:
                     request = queue[0]
@@ -526,6 +528,29 @@ class Environment:
                 self._recover(group, error, in_operation)
         else:
             self._note_commit()
+
+    def _check_lock_file(self, env: OpenEnvironment, txn: Txn) -> None:
+        """Raise one of LMDB's errors if the write transaction does not follow the last one.
+
+        The number of the last one is in `lock.mdb`. If that file was deleted, as something left
+        over, the processes that have it open go on from their number, and would write over what
+        others have committed by the new file. So it is closed, and the new one is opened.
+        """
+        if txn.id() == env.info()["last_txnid"] + 1:
+            self._has_old_lock_file = False
+            return
+        if self._has_old_lock_file:
+            raise lmdb.Error(
+                "its lock.mdb was deleted while it was in use, and processes that have the old one "
+                "or the new one open write in turn: end all of them, and start them again"
+            )
+        self._has_old_lock_file = True
+        log.warning(
+            "%s was deleted while the store was in use: it is opened anew. Delete no file of a "
+            "repository that is in use.",
+            self.folder / "lock.mdb",
+        )
+        raise lmdb.PanicError("lock.mdb was deleted")
 
     def _note_commit(self) -> None:
         """See to what a commit leaves to be done from time to time."""
