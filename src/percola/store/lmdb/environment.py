@@ -138,6 +138,7 @@ class Environment:
         self._sync = durability == "full"
         self._map_bytes = map_bytes
         self._closed = False
+        self._has_lost_lock_file = False
         # The data file that was opened first, and is opened again after a fork.
         self._file: tuple[int, int] | None = None
         self._background: BackgroundSync | None = None
@@ -164,7 +165,6 @@ class Environment:
         self._queue: deque[list[Any]] = deque()
         self._writing = threading.Lock()
         self._care_at = time.monotonic() + _CARE_SECONDS
-        self._has_old_lock_file = False
         inherited, self._background = self._background, None
         if inherited is not None:
             inherited.leave_parent()
@@ -202,6 +202,12 @@ class Environment:
             raise RepositoryError(
                 f"The store in {self.folder} was removed or replaced while this process had it "
                 "open: close its Repository objects, and open it again."
+            )
+        if self._has_lost_lock_file:
+            raise RepositoryError(
+                f"{self.folder / 'lock.mdb'} was deleted while processes had it open: close the "
+                "Repository objects of this one, and open them again. Delete no file of a "
+                "repository that is in use."
             )
         self._check_alone()
         self._make_files()
@@ -530,27 +536,16 @@ class Environment:
             self._note_commit()
 
     def _check_lock_file(self, env: OpenEnvironment, txn: Txn) -> None:
-        """Raise one of LMDB's errors if the write transaction does not follow the last one.
+        """Raise PanicError if the write transaction does not follow the last one of any process.
 
         The number of the last one is in `lock.mdb`. If that file was deleted, as something left
         over, the processes that have it open go on from their number, and would write over what
-        others have committed by the new file. So it is closed, and the new one is opened.
+        others have committed by the new file. The other files may be gone as well: nothing is
+        opened again.
         """
-        if txn.id() == env.info()["last_txnid"] + 1:
-            self._has_old_lock_file = False
-            return
-        if self._has_old_lock_file:
-            raise lmdb.Error(
-                "its lock.mdb was deleted while it was in use, and processes that have the old one "
-                "or the new one open write in turn: end all of them, and start them again"
-            )
-        self._has_old_lock_file = True
-        log.warning(
-            "%s was deleted while the store was in use: it is opened anew. Delete no file of a "
-            "repository that is in use.",
-            self.folder / "lock.mdb",
-        )
-        raise lmdb.PanicError("lock.mdb was deleted")
+        if txn.id() != env.info()["last_txnid"] + 1:
+            self._has_lost_lock_file = True
+            raise lmdb.PanicError("lock.mdb was deleted")
 
     def _note_commit(self) -> None:
         """See to what a commit leaves to be done from time to time."""
