@@ -109,6 +109,20 @@ def test_a_scan_longer_than_one_chunk_lays_own_writes_into_place(repo: Repositor
 # --- Ranges -----------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("prefix", ["", "a"])
+def test_a_prefix_of_text_is_not_compared_with_bytes(repo: Repository, prefix: str) -> None:
+    """That would be a warning under python -b, and an error under -bb."""
+
+    class Text(str):
+        def __ne__(self, other: object) -> bool:
+            assert not isinstance(other, bytes)
+            return str.__ne__(self, other)
+
+        __eq__, __hash__ = str.__eq__, str.__hash__
+
+    assert list(repo.snapshot().scan(docs, prefix=Text(prefix))) == []
+
+
 def test_a_scan_takes_a_prefix_or_a_range_but_not_both(repo: Repository) -> None:
     with pytest.raises(UsageError, match="not both"):
         repo.snapshot().scan(docs, prefix="a", start="b")

@@ -357,7 +357,8 @@ class Snapshot(SnapshotBase):
         if prefix is not None and (start is not None or end is not None):
             raise UsageError("A scan takes either a prefix or a start and an end, not both.")
         low, high = b"", b""
-        if prefix is not None and prefix != "" and prefix != b"":
+        # Not compared with "" and b"": one of the two would be a BytesWarning under python -b.
+        if prefix is not None and (prefix or not isinstance(prefix, str | bytes)):
             low = table.encode_prefix(prefix)
             high = after_prefix(low)
         else:
