@@ -442,16 +442,17 @@ def test_after_a_commit_that_the_disk_refused_the_file_is_opened_again(
 
 @pytest.mark.parametrize("durability", ["full", "relaxed"])
 @pytest.mark.parametrize("replaced", [False, True])
+@pytest.mark.parametrize("name", ["", "lock.mdb"])
 def test_who_writes_to_a_file_that_was_removed_or_replaced_is_told_in_time(
-    tmp_path: Path, durability: str, replaced: bool, wait_until: Wait
+    tmp_path: Path, durability: str, replaced: bool, name: str, wait_until: Wait
 ) -> None:
     folder, other = tmp_path / "store", tmp_path / "other"
     Environment(other, [b"one"]).close()
     environment = Environment(folder, [b"one"], durability=durability)
     environment.write(put(environment, b"before"))
-    folder.rename(tmp_path / "moved")
+    (folder / name).rename(tmp_path / "moved")
     if replaced:
-        other.rename(folder)
+        (other / name).rename(folder / name)
     environment._care_at = 0.0
     environment.write(put(environment, b"lost"))
     wait_until(lambda: environment._env is None)
@@ -459,7 +460,7 @@ def test_who_writes_to_a_file_that_was_removed_or_replaced_is_told_in_time(
         with pytest.raises(RepositoryError, match="removed or replaced while this process had it"):
             act()
     environment.close()
-    assert folder.exists() == replaced
+    assert (folder / name).exists() == replaced
 
 
 def test_closing_while_others_read_and_write_ends_each_of_them_with_a_clear_error(

@@ -141,6 +141,7 @@ class Environment:
         self._has_lost_lock_file = False
         # The data file that was opened first, and is opened again after a fork.
         self._file: tuple[int, int] | None = None
+        self._lock_file: tuple[int, int] | None = None
         self._background: BackgroundSync | None = None
         self.native = driver.native
         self.reads: _native.Reads | None = None if self.native is None else self.native.Reads()
@@ -197,17 +198,11 @@ class Environment:
 
     def _map(self) -> tuple[OpenEnvironment, TurnLock]:
         size = self._map_bytes
-        if self._is_replaced():
+        if self._has_lost_lock_file or self._is_replaced():
             # The numbers of tables and the safe point that this process knows are another file's.
             raise RepositoryError(
-                f"The store in {self.folder} was removed or replaced while this process had it "
-                "open: close its Repository objects, and open it again."
-            )
-        if self._has_lost_lock_file:
-            raise RepositoryError(
-                f"{self.folder / 'lock.mdb'} was deleted while processes had it open: close the "
-                "Repository objects of this one, and open them again. Delete no file of a "
-                "repository that is in use."
+                f"The store in {self.folder} or its lock.mdb was removed or replaced while this "
+                "process had it open: close its Repository objects, and open it again."
             )
         self._check_alone()
         self._make_files()
@@ -266,22 +261,25 @@ class Environment:
                     raise
                 size *= 2  # Another process has grown it just now.
             else:
-                self._file = file_of(self.folder)
+                self._file, self._lock_file = file_of(self.folder), file_of(self.folder, "lock.mdb")
                 if self._file is not None:
                     _environments[self._file] = self
                 return env, turn
 
     def _is_replaced(self) -> bool:
-        """Whether the file that was opened is no longer the one at its path, as far as one sees."""
-        if self._file is None:
-            return False
-        try:
-            file = os.stat(self.folder / "data.mdb")
-        except (FileNotFoundError, NotADirectoryError):
-            return True
-        except OSError:
-            return False
-        return (file.st_dev, file.st_ino) != self._file
+        """Whether one of LMDB's files is no longer the one that was opened, as far as one sees."""
+        for name, opened in (("data.mdb", self._file), ("lock.mdb", self._lock_file)):
+            if opened is None:
+                continue
+            try:
+                file = os.stat(self.folder / name)
+            except (FileNotFoundError, NotADirectoryError):
+                return True
+            except OSError:
+                continue
+            if (file.st_dev, file.st_ino) != opened:
+                return True
+        return False
 
     def _check_alone(self) -> None:
         """Raise StoreError if this process has the file open by another path.
@@ -746,10 +744,10 @@ class Environment:
             self._resume()
 
 
-def file_of(folder: Path) -> tuple[int, int] | None:
-    """The device and the inode of a store's data file; None if there is none."""
+def file_of(folder: Path, name: str = "data.mdb") -> tuple[int, int] | None:
+    """The device and the inode of one of a store's files; None if there is none."""
     try:
-        file = os.stat(folder / "data.mdb")
+        file = os.stat(folder / name)
     except OSError:
         return None
     return file.st_dev, file.st_ino
