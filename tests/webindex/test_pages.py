@@ -144,20 +144,24 @@ def test_tables_and_code_in_figures_are_text_and_captions_of_pictures_are_not() 
     assert "clay" not in page.text
 
 
-def test_lists_near_the_body_are_text_unless_they_are_menus_or_teasers(
-    captures: dict[str, Capture],
+@pytest.mark.parametrize(
+    ("depth", "gone"), [(0, {"Start", "Teapots", "whistles", "clay"}), (5, {"Start", "Teapots"})]
+)
+def test_lists_are_text_unless_they_are_menus_or_teasers(
+    captures: dict[str, Capture], depth: int, gone: set[str]
 ) -> None:
     text = "<p>Green tea is made from leaves that are heated soon after the harvest.</p>" * 4
     lists = (
         "<ul><li>Sencha, steamed<ul><li>Fukamushi, for longer</ul><li>Hojicha, <b>roasted</b></ul>",
         "<ul><li>Grown in <a href=/uji>Uji</a><li>Sold by <a href=/all>all the shops</a></ul>",
+        "<ul><li><h3>Prices</h3><table><tr><td><a href=/cup>A cup of any tea</a><td>2</table></ul>",
         "<ul><li><a href=/>Start</a><li><a href=/tea>Teapots</a> (new)</ul>",
         "<ul><li><img src=a.png>A kettle that whistles</ul><ul><li><h3>Cups</h3>Of clay</ul>",
     )
-    page = read(body=f"<h1>Tea</h1>{text}{''.join(lists)}{text}")
-    for said in ("Sencha, steamed Fukamushi, for longer Hojicha, roasted", "Uji Sold by all"):
+    page = read(body=f"{'<div>' * depth}<h1>Tea</h1>{text}{''.join(lists)}{text}")
+    for said in ("steamed Fukamushi, for longer Hojicha, roasted", "Uji Sold by all", "any tea 2"):
         assert said in page.text
-    assert not {"Start", "Teapots", "whistles", "clay"} & set(page.text.split())
+    assert not gone & set(page.text.split())
     page = real(captures, "https://www.postgresql.org/docs/15/intro-whatis.html")
     assert "complex queries foreign keys triggers" in page.text
 

@@ -120,11 +120,11 @@ _MUCH_TEXT: Final = 500
 _WEIGHED: Final = 20
 """Elements around much text that are measured: of thousands, one within the other, each has all."""
 
-_NEAR: Final = 3
-"""Elements around a list within which the extraction of text takes it for navigation."""
-
 _FEW_LINKED: Final = 0.2
 """Of a list that is text, a smaller share is the text of links; or up to half, within sentences."""
+
+_OF_TEXTS: Final = "pre, table, dl"
+"""What is in no menu: Javadoc has all of a page's sections in lists."""
 
 _OF_WIDGETS: Final = "h1, h2, h3, h4, h5, h6, img, form, select, script"
 """What is in a list of teasers, or of the parts of a page's frame."""
@@ -562,24 +562,29 @@ def _unwrap_figures(tree: LexborHTMLParser) -> bool:
 
 
 def _unwrap_lists(tree: LexborHTMLParser) -> bool:
-    """Replace lists near the body that are text by their items; whether there were any.
+    """Replace lists that are text by their items; whether there were any.
 
-    The extraction of text takes every list there for navigation, whatever is in it.
+    The extraction of text takes those near the body for navigation, whatever is in them, and others
+    if a fifth of them is the text of links.
     """
     found, read = False, 0
     for node in tree.css("ul"):
         if read > MAX_BODY:
             break  # Of lists within each other, each has the text of all that it holds.
-        if not _is_near_body(node):
-            continue
         size = len(collapse(node.text(separator=" ")))
         read += size
-        linked = sum(len(collapse(one.text(separator=" "))) for one in node.css("a[href]"))
-        few = linked <= _FEW_LINKED * size or (2 * linked <= size and not _begins_with_links(node))
-        if size and few and node.css_first(_OF_WIDGETS) is None:
+        if size and (node.css_first(_OF_TEXTS) is not None or _is_text(node, size)):
             node.unwrap()
             found = True
     return found
+
+
+def _is_text(node: LexborNode, size: int) -> bool:
+    """Whether a list of so many characters is neither a menu nor a list of teasers."""
+    if node.css_first(_OF_WIDGETS) is not None:
+        return False
+    linked = sum(len(collapse(one.text(separator=" "))) for one in node.css("a[href]"))
+    return linked <= _FEW_LINKED * size or (2 * linked <= size and not _begins_with_links(node))
 
 
 def _begins_with_links(node: LexborNode) -> bool:
@@ -595,16 +600,6 @@ def _begins_with_links(node: LexborNode) -> bool:
             )
         item = item.next
     return 2 * begin > items
-
-
-def _is_near_body(node: LexborNode) -> bool:
-    """Whether there are fewer than `_NEAR` elements between an element and the body."""
-    above = node.parent
-    for _ in range(_NEAR):
-        if above is None or above.tag == "body":
-            return True
-        above = above.parent
-    return False
 
 
 def _main_heading(tree: LexborHTMLParser) -> str:
