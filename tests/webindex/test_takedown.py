@@ -148,7 +148,9 @@ def test_another_page_of_the_cluster_is_elected(empty: Chain) -> None:
     pointing = page(ELSEWHERE, f'<title>x</title><p>{WORDS} lion <a href="{URL}">here</a>')
     empty.process([secret(), twin, pointing])
     assert empty.document(twin.url)["url"] == URL
-    take_down(empty, url(URL))
+    assert remove(empty.repo, empty.index, [url(URL)], dry_run=True).alike == [twin.url]
+    assert twin.url in run(empty, "remove", URL, "--dry-run").out
+    assert take_down(empty, url(URL)).alike == [twin.url]
     empty.work()
     assert twin.url in empty.found("zebra") and URL not in empty.found("zebra")
     assert empty.document(twin.url)["duplicates"] == []
@@ -159,7 +161,7 @@ def test_the_canonical_page_of_others_is_removed_and_they_are_shown(empty: Chain
     copy = other(f"{URL}/print", "zebra")
     empty.process([secret(), replace(copy, headers=naming(copy, URL))])
     assert empty.document(copy.url)["url"] == URL
-    take_down(empty, url(URL))
+    assert take_down(empty, url(URL)).alike == [copy.url]
     empty.verify()
     assert copy.url in empty.found("zebra") and URL not in empty.found("zebra")
 
@@ -650,6 +652,7 @@ def test_the_command_reports_what_went(empty: Chain) -> None:
         "resources": 0,
         "sitemaps": 0,
         "images": 0,
+        "alike": [],
     }
     empty.work()
     said = run(empty, "remove", "--host", HOST)

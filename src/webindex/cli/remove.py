@@ -103,6 +103,10 @@ def remove_command(
         return
     console.print(grid(_lines(removed)))
     _print_some([f"Nothing was there of {harmless(name)}." for name in removed.missing])
+    if removed.alike:
+        gone = "a page that would be removed" if dry_run else "a removed page"
+        console.print(f"These stay, and {'are' if dry_run else 'were'} one document with {gone}:")
+        _print_some([f"  {harmless(url)}" for url in removed.alike])
 
 
 def _print_some(sentences: Sequence[str]) -> None:

@@ -28,10 +28,13 @@ from webindex.rendering import tables as rendering
 from webindex.serving.base import ServingDocument, ServingIndex
 from webindex.takedown.erasing import Stored, erase_refused, stored_at
 
-__all__ = ["Removed", "remove", "unblock"]
+__all__ = ["MOST_ALIKE", "Removed", "remove", "unblock"]
 
 PAGES: Final = 64
 """Pages that one transaction erases: a conflict with a worker repeats no more than these."""
+
+MOST_ALIKE: Final = 100
+"""Pages like the removed ones that are named."""
 
 _RULES: Final = 500
 _LOOK_SECONDS: Final = 0.1
@@ -54,6 +57,7 @@ class Removed:
         documents: documents of search that showed some of the pages.
         pending: those of them that search still shows in their old form.
         missing: URLs, hosts and prefixes of which nothing was there.
+        alike: pages that stay, and were one document with removed ones: `MOST_ALIKE` at most.
     """
 
     scopes: dict[str, list[str]]
@@ -68,6 +72,7 @@ class Removed:
     documents: int = 0
     pending: int = 0
     missing: list[str] = field(default_factory=list)
+    alike: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """As a dictionary of plain values."""
@@ -122,6 +127,8 @@ def remove(
                 _add(removed, stored)
                 clusters |= stored.clusters
             note(removed.pages + removed.resources + removed.sitemaps)
+        # As it was before: without a page, those that it joined may be several documents.
+        removed.alike = sorted(islice(_alike(now, clusters, cover), MOST_ALIKE))
     removed.missing = [one.name for one in cover.scopes if one not in found]
     removed.documents = len(clusters)
     if not dry_run:
@@ -241,6 +248,14 @@ def _add(removed: Removed, stored: Stored) -> None:
     removed.resources += stored.resource is not None
     removed.sitemaps += stored.sitemap is not None
     removed.images += stored.image
+
+
+def _alike(now: Snapshot, clusters: Iterable[str], cover: _Cover) -> Iterator[str]:
+    """The pages of these clusters that removals do not cover."""
+    for cluster in sorted(clusters):
+        row = now.get_row(tables.clusters, cluster, [tables.member])
+        urls = (one["url"] for one in row.family(tables.member).values())
+        yield from (url for url in urls if cover.scope_of(url) is None)
 
 
 def _retry_dead_letters(repo: Repository, cover: _Cover) -> None:
