@@ -93,6 +93,23 @@ def test_text_title_language_and_links_are_read(readers: tuple[Reader, Reader]) 
     assert (found.title, found.language) == ("Čajové konvice", "en")
 
 
+@pytest.mark.parametrize(
+    ("title", "text", "found"),
+    [
+        ("Microsoft Word - kiln_v2 final.doc", "How to fire a kiln", "How to fire a kiln"),
+        ("untitled", "How to fire a kiln", "How to fire a kiln"),
+        ("Microsoft PowerPoint - On kilns", "Slide one", "On kilns"),
+        ("Document structures", "Page one", "Document structures"),
+        ("scan0012.pdf", "", "scan0012.pdf"),
+    ],
+)
+def test_the_name_of_a_file_is_a_title_only_of_what_has_no_text(
+    readers: tuple[Reader, Reader], title: str, text: str, found: str
+) -> None:
+    body = document(drawn([text]), title=title)
+    assert readers[0].read(body, digest_of(body)).title == found
+
+
 SHORT = "Stream has ended unexpectedly"
 CASES: dict[str, tuple[bytes, str, str | None]] = {
     "no title": (document(drawn(["- 1 -", "A kiln"])), "- 1 -\nA kiln", None),

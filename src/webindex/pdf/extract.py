@@ -40,6 +40,13 @@ _LIGATURES: Final = str.maketrans(
 )
 # A word that was divided at the end of a line; "A-\nB" and "-\n2" are none.
 _DIVIDED: Final = re.compile("([^\\W\\d_])[-\N{HYPHEN}] *\n *([^\\W\\d_])")
+# Programs give a document the name of its file for a title, some with their own before it.
+_PROGRAM: Final = re.compile(r"^Microsoft (?:Word|PowerPoint|Excel) - ", re.IGNORECASE)
+_NO_TITLE: Final = re.compile(
+    r"(?:untitled|document|presentation|powerpoint presentation|slide)[ -]?\d*"
+    r"|.*\.(?:docx?|pptx?|xlsx?|rtf|odt|odp|indd|qxd|pub|wpd|fm|tex|dvi|ps|pdf)",
+    re.IGNORECASE,
+)
 _WORD_LINE: Final = re.compile(r"^.*[^\W\d_]{2}.*$", re.MULTILINE)
 
 _FAILURES: Final = (
@@ -90,8 +97,9 @@ def _read(document: bytes) -> Reading:
             break
         pages.add(reader, at)
     text = _cleaned("\n".join(pages.texts))[:MAX_TEXT].strip()
+    title = _text(lambda: _title(reader))
     return Reading(
-        title=(_text(lambda: _title(reader)) or _first_line(text))[:MAX_TITLE],
+        title=(_meant(title) or _first_line(text) or title)[:MAX_TITLE],
         language=_text(lambda: reader.root_object.get("/Lang"))[:100] or None,
         text=text,
         links=tuple(pages.links),
@@ -167,6 +175,12 @@ def _title(reader: pypdf.PdfReader) -> Any:
         titles = xmp.dc_title or {}
         title = titles.get("x-default") or next(iter(titles.values()), None)
     return title
+
+
+def _meant(title: str) -> str:
+    """What an author has said in a title; nothing if it is the name of the document's file."""
+    said = _PROGRAM.sub("", title)
+    return "" if _NO_TITLE.fullmatch(said) else said
 
 
 def _first_line(text: str) -> str:
