@@ -95,7 +95,7 @@ def compute(captures: Iterable[Capture], ranks: Mapping[str, float] | None = Non
     newest: dict[str, tuple[Any, dict[str, Any], bytes]] = {}
     for one in captures:
         url = normalise(one.url)
-        if one.status >= 500 or one.status in (408, 429):
+        if one.status >= 500 or one.status in (408, 416, 429):
             continue  # It says nothing about the page.
         seen = described(one, url)
         age = newness(seen)

@@ -136,7 +136,7 @@ def test_of_two_answers_in_one_second_the_page_counts(
 # --- captures that say nothing ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 599])
+@pytest.mark.parametrize("status", [408, 416, 429, 500, 502, 503, 599])
 def test_a_capture_of_a_broken_or_busy_server_is_counted_and_changes_nothing(
     repo: Repository, status: int
 ) -> None:

@@ -109,10 +109,10 @@ class Loaded:
 def is_conclusive(status: int) -> bool:
     """Whether a response of this status says something about its page.
 
-    A server error (500 to 599), overload (429) or timeout (408) does not: the page
-    stays as it was.
+    A server error (500 to 599), overload (429) or timeout (408) does not, nor does the answer to
+    who asked for a part that the page does not have (416): the page stays as it was.
     """
-    return not (500 <= status <= 599 or status in (408, 429))
+    return not (500 <= status <= 599 or status in (408, 416, 429))
 
 
 def load_captures(
