@@ -252,10 +252,10 @@ def _add(removed: Removed, stored: Stored) -> None:
 
 def _alike(now: Snapshot, clusters: Iterable[str], cover: _Cover) -> Iterator[str]:
     """The pages of these clusters that removals do not cover."""
-    for cluster in sorted(clusters):
-        row = now.get_row(tables.clusters, cluster, [tables.member])
-        urls = (one["url"] for one in row.family(tables.member).values())
-        yield from (url for url in urls if cover.scope_of(url) is None)
+    for some in _groups(sorted(clusters), PAGES):
+        for row in now.get_rows(tables.clusters, some, [tables.member]):
+            urls = (one["url"] for one in row.family(tables.member).values())
+            yield from (url for url in urls if cover.scope_of(url) is None)
 
 
 def _retry_dead_letters(repo: Repository, cover: _Cover) -> None:
