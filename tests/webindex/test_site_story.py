@@ -108,6 +108,13 @@ def test_a_url_may_be_typed_without_its_scheme(site: Served) -> None:
     assert site.story(asked, status=404).words("h1") == f"https://{asked}"
 
 
+def test_a_url_without_its_scheme_may_be_of_a_page_that_was_captured_by_http(empty: Served) -> None:
+    empty.process(made("http://plain.example/page", article("Plain")))
+    assert empty.story("plain.example/page").words("h1") == "Plain"
+    empty.process(made("https://plain.example/page", article("Secure")))
+    assert empty.story("plain.example/page").words("h1") == "Secure"
+
+
 @pytest.mark.parametrize("url", ["mailto://x", "https://", "ftp://a.example/", "http://a b/"])
 def test_what_is_no_web_address_is_refused_in_a_sentence(site: Served, url: str) -> None:
     assert url.partition("://")[0] in site.story(url, status=400).words(".sentence")

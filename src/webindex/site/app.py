@@ -140,7 +140,11 @@ class Site:
         url = asked.get("url", "").strip()
         if not url:
             return self.page("which.html", url="")
-        told = story.tell(self.repo, self.index, url if _SCHEME.match(url) else f"https://{url}")
+        whole = _SCHEME.match(url)
+        told = story.tell(self.repo, self.index, url if whole else f"https://{url}")
+        if not (whole or told.known):
+            plain = story.tell(self.repo, self.index, f"http://{url}")
+            told = plain if plain.known else told
         incoming = _slice("in", told.in_links, told.url, asked) | {"more": told.in_links_more}
         outgoing = _slice("out", told.out_links, told.url, asked) | {"more": False}
         known = story.places(self.repo, [one.url for one in outgoing["links"]])
