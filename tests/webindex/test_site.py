@@ -212,7 +212,10 @@ def test_a_query_without_a_word_to_look_for_is_told_so(
 def test_what_cannot_be_searched_is_refused_in_a_sentence(
     site: Served, parameters: dict[str, str], words: str
 ) -> None:
-    assert words in site.page("/", status=400, **parameters).words("main")
+    page = site.page("/", status=400, **parameters)
+    assert words in page.words("main")
+    [field] = page.css("#q")
+    assert field.attributes["value"] == parameters["q"].strip(), "it can be changed"
 
 
 def test_a_page_beyond_the_last_one_leads_back(site: Served) -> None:

@@ -42,7 +42,7 @@ from webindex.serving.query import BadQueryError
 from webindex.site import shown
 from webindex.site.live import Pipeline
 from webindex.site.neighbourhood import NARROW, WIDE, draw
-from webindex.site.searching import pages, search
+from webindex.site.searching import Search, pages, search
 from webindex.text_format import count, date, harmless
 
 LINKS: Final = 25
@@ -117,7 +117,13 @@ class Site:
 
     def search(self, request: Request) -> Response:
         """`/`: the search field, and the results."""
-        found = search(self.index, request.query_params)
+        try:
+            found = search(self.index, request.query_params)
+        except BadQueryError as error:
+            # With the query in its field, to be changed.
+            query = request.query_params.get("q", "").strip()
+            asked = Search(query, hint=str(error))
+            return self.page("search.html", 400, search=asked, documents=None, pictured=())
         documents = self.index.count() if not found.query else None
         if not (found.total or documents):
             found.hint = nothing_exported(self.repo, self.index) or found.hint
@@ -232,7 +238,7 @@ def make_app(repo: Repository, index: ServingIndex, names: Names) -> ASGIApp:
             Mount("/static", StaticFiles(packages=[("webindex.site", "static")])),
         ],
         exception_handlers=site.messages.handlers(
-            wrong=(BadQueryError, BadUrlError), unreadable=(PercolaError, ServingError)
+            wrong=(BadUrlError,), unreadable=(PercolaError, ServingError)
         ),
         lifespan=lifespan,
     )
