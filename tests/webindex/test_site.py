@@ -216,6 +216,7 @@ def test_what_cannot_be_searched_is_refused_in_a_sentence(
     assert words in page.words("main")
     [field] = page.css("#q")
     assert field.attributes["value"] == parameters["q"].strip(), "it can be changed"
+    assert "maxlength" not in field.attributes, "a browser would cut off the rest and say nothing"
 
 
 def test_a_page_beyond_the_last_one_leads_back(site: Served) -> None:
