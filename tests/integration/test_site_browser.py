@@ -19,6 +19,7 @@ from browsing import Browser, WaitUntil, address_of, command, contrast, driver, 
 from from_scratch import recrawl, sample
 from hostile_pages import OTHER, SOURCE, TARGET, TITLE, hostile
 from selenium import webdriver
+from selenium.webdriver import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from site_client import made
@@ -132,6 +133,9 @@ def test_the_keyboard_goes_to_the_field_and_from_hit_to_hit(browser: Browser) ->
     hits[1].send_keys(Keys.ARROW_UP)
     hits[0].send_keys(Keys.ARROW_UP)
     assert browser.ask(f"{active}.id") == "q"
+    browser.one("#q").send_keys(Keys.ESCAPE)
+    assert browser.ask(f"{active} === document.body")
+    assert browser.one("#q").get_attribute("value") == "index", "the query stays"
 
 
 # What has moved, as "value: element from top to top".
@@ -168,6 +172,28 @@ def test_completions_are_chosen_by_keys_and_move_nothing(
     chosen = field.get_attribute("value")
     browser.follow(lambda: field.send_keys(Keys.ENTER))
     assert browser.one("#q").get_attribute("value") == chosen
+    browser.follow(browser.driver.back)
+    assert not browser.one("#completions").is_displayed()
+    assert browser.one("#q").get_attribute("aria-expanded") == "false"
+
+
+def test_a_completion_is_chosen_by_the_first_button_of_the_mouse_alone(
+    browser: Browser, wait_until: WaitUntil
+) -> None:
+    browser.open("/")
+    browser.ask(
+        "document.querySelector('.field').addEventListener('submit', (event) => "
+        "{ event.preventDefault(); window.sent = document.querySelector('#q').value })"
+    )
+    browser.one("#q").send_keys("create tab")
+    wait_until(lambda: browser.all("#completions li"), what="completions")
+    first = browser.one("#completions li")
+    words = first.text
+    ActionChains(browser.driver).click(first).perform()
+    assert browser.ask("window.sent") == words
+    browser.ask("window.sent = null")
+    ActionChains(browser.driver).context_click(first).perform()
+    assert browser.ask("window.sent") is None
 
 
 def test_results_do_not_move_while_they_load(browser: Browser) -> None:

@@ -50,6 +50,7 @@
       item.append(words.slice(0, same), rest);
       // Before the field loses the focus, which closes the list.
       item.addEventListener("mousedown", (event) => {
+        if (event.button !== 0) return;
         event.preventDefault();
         field.value = words;
         field.form.requestSubmit();
@@ -81,6 +82,8 @@
       timer = setTimeout(complete, WAIT_MS);
     });
     field.addEventListener("blur", close);
+    // Who comes back finds the page as it was left.
+    addEventListener("pagehide", close);
   }
 
   // --- Keys ---
@@ -121,6 +124,7 @@
       event.preventDefault();
       step(-1);
     } else if (event.key === "Escape" && fromField) {
+      event.preventDefault();  // Browsers empty the field.
       field.blur();
     }
   });
