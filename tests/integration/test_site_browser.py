@@ -157,6 +157,7 @@ def test_completions_are_chosen_by_keys_and_move_nothing(
     field.clear()
     field.send_keys("create tab")
     wait_until(lambda: browser.all("#completions li"), what="completions")
+    assert field.get_attribute("role") == "combobox"
     assert field.get_attribute("aria-expanded") == "true"
     found = [one.text for one in browser.all("#completions li")]
     field.send_keys(Keys.ARROW_DOWN, Keys.ARROW_DOWN)

@@ -43,6 +43,7 @@ def test_the_first_page_has_one_field_with_the_focus_and_says_how_much_there_is(
     (field,) = page.css("input[type=search]")
     assert "autofocus" in field.attributes
     assert page.css_first(f"label[for={field.attributes['id']}]") is not None
+    assert "role" not in field.attributes, "without the script there are no completions"
     assert f"{site.index.count()} documents to search" in page.words(".welcome")
     assert not page.css(".hit")
 

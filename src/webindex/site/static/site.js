@@ -76,6 +76,11 @@
   }
 
   if (list) {
+    // Without this script nothing is completed.
+    field.setAttribute("role", "combobox");
+    field.setAttribute("aria-autocomplete", "list");
+    field.setAttribute("aria-controls", list.id);
+    field.setAttribute("aria-expanded", "false");
     field.addEventListener("input", () => {
       clearTimeout(timer);
       if (asked) asked.abort();
