@@ -190,7 +190,9 @@ class Site:
             return missing("This page has no image: 'webindex work --render' makes it.")
         # The same inputs give the same bytes, so a browser that has them need not load them again.
         headers = {"ETag": f'"{about["inputs"]}{made}"', "Cache-Control": "private, no-cache"}
-        if request.headers.get("if-none-match") == headers["ETag"]:
+        has = request.headers.get("if-none-match", "").split(",")
+        # A proxy may have made it a weak one.
+        if headers["ETag"] in [one.strip().removeprefix("W/") for one in has]:
             return Response(status_code=304, headers=headers)
         return Response(png, media_type="image/png", headers=headers)
 
