@@ -19,6 +19,9 @@ if not __package__ and sys.path and sys.path[0] == os.path.dirname(os.path.abspa
 
 def main() -> None:
     """Run the command line; print one sentence and exit with status 1 if a package is missing."""
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+        # Inherited from whoever started the command: it would hide how worker processes end.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         if until_loaded := signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             # Ctrl-C while modules are loaded ends the process at once, without a traceback.

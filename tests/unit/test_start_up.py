@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
 import textwrap
 
 import click
 import pytest
 from commands import python
-from forked import in_child
 
 import percola
 from percola.cli.root import cli
-from percola.platform import start_up
 
 HEAVY = {
     *("prometheus_client", "rich", "grpc", "jpype", "kazoo", "pyspark", "py4j", "pandas"),
@@ -154,10 +151,20 @@ def test_a_command_that_ignores_ctrl_c_still_does_once_it_has_loaded() -> None:
     assert answer.code == 0 and "Usage: percola" in answer.out
 
 
-def test_a_command_learns_how_its_processes_end_where_they_were_to_be_ignored() -> None:
-    def status() -> int:
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-        start_up.begin()
-        return subprocess.run(["false"], check=False).returncode
-
-    assert in_child(status) == "1"
+@pytest.mark.parametrize("entry", ["percola.cli", "webindex.__main__"])
+def test_a_command_learns_how_its_processes_end_where_they_were_to_be_ignored(entry: str) -> None:
+    answer = python(
+        textwrap.dedent(
+            f"""
+            import signal, subprocess, sys
+            signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+            from {entry} import main
+            sys.argv = ["command", "--version"]
+            try:
+                main()
+            except SystemExit:
+                print("false:", subprocess.run(["false"]).returncode)
+            """
+        )
+    )
+    assert "false: 1" in answer.out, answer
