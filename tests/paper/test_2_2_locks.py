@@ -369,23 +369,23 @@ def test_p8_a_commit_refreshes_its_lock_while_it_finds_out_why_rows_were_refused
     resolver, primary = pair.other.context.resolver, cell_of(bal, "00000")
     judged: list[bool] = []
     lost: list[bytes] = []
-    entries = pair.seam.entries
+    entries_of = pair.seam.entries_of
 
-    def slow(*where: Any) -> list[tuple[int, bytes]]:
+    def slow(*where: Any) -> list[list[tuple[int, bytes]]]:
         pair.writer_clock.now += TTL / 5
         pair.clock.now += TTL / 5
         [(_, raw)] = pair.ground.entries(bal, "00000", Kind.LOCK)
         judged.append(resolver.try_resolve(primary, pair.start_ts, raw))
-        return entries(*where)
+        return entries_of(*where)
 
     def lose(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
         applied = apply()
         if phase(mutation) == "prewrite" and mutation.row == b"00020" and not lost:
             lost.append(mutation.row)
-            pair.seam.entries = slow  # type: ignore[method-assign]
+            pair.seam.entries_of = slow  # type: ignore[method-assign]
             raise OutcomeUnknownError("The reply was lost.")
         if lost and phase(mutation) == "prewrite" and mutation.row == b"00021":
-            del pair.seam.entries
+            del pair.seam.entries_of
         return applied
 
     pair.seam.hook = lose
