@@ -630,8 +630,11 @@ def check_serving(repo: Repository, index: TantivyIndex, expected: Index) -> Non
         row.key: row[tables.document]
         for row in repo.snapshot().scan(tables.clusters, columns=[tables.document])
     }
-    assert dict(index.clusters()) == {name: one["epoch"] for name, one in held_now.items()}
-    assert index.count() == len(expected.documents)
+    shown = Counter(index.clusters())
+    held = Counter((name, one["epoch"]) for name, one in held_now.items())
+    assert shown == held, f"only shown: {shown - held}, only in the repository: {held - shown}"
+    counts = index.count(), len(held_now), len(expected.documents)
+    assert len({*counts}) == 1, f"shown, in the repository, expected: {counts}"
     by_url = {one["url"]: one for one in expected.documents.values()}
     for name, one in held_now.items():
         document = by_url[one["url"]]
