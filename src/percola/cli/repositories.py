@@ -246,9 +246,11 @@ def failed_retry(
                 row=key,
                 progress=lambda so_far: line(f"Retrying: {display.count(so_far, 'change')}"),
             )
-        expected = who_runs(repo, observer) if retried else ""
-    sentence = f"{display.count(retried, 'failure')} made dirty again: {expected}."
-    session.show({"retried": retried}, sentence if retried else "Nothing was dead-lettered there.")
+        told = "Nothing was dead-lettered there."
+        if retried:
+            expected = who_runs(repo, observer)
+            told = f"{display.count(retried, 'failure')} made dirty again: {expected}."
+    session.show({"retried": retried}, told)
 
 
 @click.group(cls=ListByDefault)

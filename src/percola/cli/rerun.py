@@ -77,8 +77,8 @@ def rerun(
                 progress=lambda so_far: line(f"{first}: {display.count(so_far.rows, 'row')}"),
                 runner=runner,
             )
-        expected = who_runs(repo, name)
-    session.show(document(done), f"{sentence(done)}: {expected}.")
+        told = sentence(done, who_runs(repo, name))
+    session.show(document(done), told)
 
 
 def document(done: Rerun) -> dict[str, Any]:
@@ -86,10 +86,10 @@ def document(done: Rerun) -> dict[str, Any]:
     return {"observer": done.observer, "rows": done.rows, "resumed_after": done.resumed}
 
 
-def sentence(done: Rerun) -> str:
-    """A finished rerun as the beginning of a sentence, before who runs the observer."""
+def sentence(done: Rerun, expected: str) -> str:
+    """A finished rerun as a sentence, with what `who_runs` says."""
     resumed = f", resumed after {done.resumed:,}" if done.resumed else ""
-    return f"Marked {display.count(done.rows, 'row')} dirty{resumed}"
+    return f"Marked {display.count(done.rows, 'row')} dirty{resumed}: {expected}."
 
 
 def who_runs(repo: Repository, name: str | None) -> str:
@@ -100,11 +100,9 @@ def who_runs(repo: Repository, name: str | None) -> str:
     running = announced_observers(repo.context.coordination)
     if name is None:
         return "a worker will look" if running else "no worker is running, so start one"
-    return (
-        f"workers run {name} on them"
-        if name in running
-        else f"no worker runs {name} now, so start one"
-    )
+    if name in running:
+        return f"workers run {name} on them"
+    return f"no worker runs {name} now, so start one"
 
 
 @contextmanager
