@@ -97,7 +97,8 @@ class ZooKeeperCoordination(Coordination):
             raise UsageError(
                 "A credential of ZooKeeper's scheme 'digest' is USER:PASSWORD, in one line. What "
                 "was given, as by the file that PERCOLA_ZOOKEEPER_LOGIN_FILE names, has no colon "
-                "between a name and a password: ZooKeeper takes it for a name, and tells it others."
+                "between a name and a password: ZooKeeper would take it for the name, which others "
+                "can see."
             )
         self._settings = Settings(
             tuple(hosts), root, session_seconds, request_seconds, timeout_seconds, auth
