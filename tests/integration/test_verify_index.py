@@ -35,6 +35,10 @@ from webindex.observers.documents import tell
 from webindex.observers.frontier import listed_row
 from webindex.observers.texts import part_of, plant
 from webindex.page.urls import block_row, host, page_id, page_row
+from webindex.serving import TantivyIndex
+from webindex.serving.content import Analyzers
+from webindex.serving.located import search_place
+from webindex.serving.tantivy.documents import to_stored
 from webindex.workers.processes import build_observers, open_index, open_repository
 
 pytestmark = pytest.mark.timeout(900)
@@ -296,10 +300,17 @@ def test_each_seeded_bug_is_caught_by_its_invariant_and_no_other(
         ghost = replace(stale, cluster="ghost")
         index.apply([replace(stale, epoch=stale.epoch + 1, title="Old"), ghost])
         index.apply([], [(lost, epochs[lost])])
+        twice = index.get(cluster("/p4"))
+    assert twice is not None
+    with TantivyIndex(search_place(repo)) as folder:
+        writer = folder._open_writer(15_000_000)
+        writer.add_document(to_stored(twice, Analyzers()))
+        writer.commit()
     bugs.expected |= {
         (10, "search", smallest("/p5"), "document"),
         (10, "search", smallest("/foreign"), "document.title"),
         (10, "search", smallest("/foreign"), "document.version"),
+        (10, "search", smallest("/p4"), "document.version"),
         (10, "search", "?ghost", "document"),
     }
     overlook(repo)

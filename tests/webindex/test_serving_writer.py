@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -94,6 +95,38 @@ def test_merges_are_waited_for_when_it_closes_and_not_after_each_batch(
     segments = json.loads((tmp_path / "meta.json").read_text())["segments"]
     assert len(segments) < 16
     assert sum(one["max_doc"] for one in segments) == 60
+
+
+def test_the_first_document_that_a_writer_replaces_is_there_once_though_a_merge_begins(
+    tmp_path: Path,
+) -> None:
+    """In a folder whose last writer was killed, so that eight segments are still to be merged."""
+    folder, other = tmp_path / "index", tmp_path / "other"
+    with TantivyIndex(folder) as index, TantivyIndex(other) as apart:
+        for n in range(6):
+            index.apply([version(f"{one}{n}") for one in "abc"])
+        # The last commit deletes a document of the segment that has the one replaced below.
+        index.apply([version("b2", 2)])
+        apart.apply([version("d")])
+    meta = json.loads((folder / "meta.json").read_text())
+    meta["segments"] += json.loads((other / "meta.json").read_text())["segments"]
+    assert len(meta["segments"]) == 8
+    shutil.copytree(
+        other, folder, ignore=shutil.ignore_patterns("*.json", ".*"), dirs_exist_ok=True
+    )
+    (folder / "meta.json").write_text(json.dumps(meta))
+    with TantivyIndex(folder) as index:
+        index.apply([version("a2", 2)])
+    with TantivyIndex(folder) as index:
+        assert len(json.loads((folder / "meta.json").read_text())["segments"]) < 8
+        assert sorted(index.clusters()) == sorted(
+            [
+                (f"{one}{n}", 2 if f"{one}{n}" in ("a2", "b2") else 1)
+                for one in "abc"
+                for n in range(6)
+            ]
+            + [("d", 1)]
+        )
 
 
 def test_one_that_has_nothing_to_do_lets_go_of_the_folder(

@@ -100,29 +100,37 @@ def given_parts(page: Facts) -> Iterator[Keyed]:
 
 
 def served_rows(
-    context: SparkContext, place: str, listed: list[tuple[str, int]], parts: int
+    context: SparkContext, place: str, listed: list[tuple[str, list[int]]], parts: int
 ) -> RDD[tuple[str, Row]]:
-    """The searchable documents, `listed` by cluster and epoch, as rows of that cluster."""
+    """The searchable documents, as `listed_documents` has them, as rows of their clusters."""
     return context.parallelize(listed, max(1, min(parts, len(listed)))).mapPartitions(
         partial(_look_up, place)
     )
 
 
-def listed_documents(place: str) -> list[tuple[str, int]]:
-    """Cluster and epoch of each document in the search index; none if there is no index yet."""
+def listed_documents(place: str) -> list[tuple[str, list[int]]]:
+    """Each cluster in the search index, with the epochs of its documents, of which it should have
+    one; empty if there is no index yet.
+    """
+    epochs: dict[str, list[int]] = {}
     try:
         with open_place(place, create=False) as index:
-            return sorted(index.clusters())
+            for cluster, epoch in sorted(index.clusters()):
+                epochs.setdefault(cluster, []).append(epoch)
     except NoIndexError:
         return []
+    return [*epochs.items()]
 
 
-def _look_up(place: str, listed: Iterable[tuple[str, int]]) -> Iterator[tuple[str, Row]]:
+def _look_up(place: str, listed: Iterable[tuple[str, list[int]]]) -> Iterator[tuple[str, Row]]:
+    of = dict(listed)
     with open_place(place, create=False) as index:
-        for document in index.get_many(cluster for cluster, _ in listed):
+        for document in index.get_many(of):
             shown = asdict(document)
             values = {name: shown[name] for name in _FIELDS}
-            values |= {"text": brief(document.text), "version": document.epoch}
+            epochs = of[document.cluster]
+            version = document.epoch if len(epochs) < 2 else epochs
+            values |= {"text": brief(document.text), "version": version}
             yield document.cluster, Row("search", document.cluster, {"document": values})
 
 

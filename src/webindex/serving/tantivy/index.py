@@ -154,7 +154,12 @@ class TantivyIndex(ServingIndex):
         index = tantivy.Index(self._schema, path=str(self._folder))
         for name, one in writing_analyzers(self._analyzers).items():
             index.register_tokenizer(name, one)
-        return index.writer(heap_bytes, num_threads=1)
+        writer = index.writer(heap_bytes, num_threads=1)
+        # Tantivy gives a writer's first operation the number of the last commit. A merge that
+        # begins before the next commit takes a delete of that number for done in segments in
+        # which that commit deleted documents, so this first delete deletes nothing.
+        writer.delete_documents_by_term("cluster", "")
+        return writer
 
     def _held(self, clusters: Iterable[str]) -> dict[str, tuple[int, bool]]:
         searcher = self._searcher()
