@@ -45,6 +45,21 @@ def when_opened(monkeypatch: pytest.MonkeyPatch, note: Callable[[Any], object]) 
     monkeypatch.setattr(kept.KeptWriter, "_opened", noting)
 
 
+class Noting:
+    """Tantivy's writer, which calls `note` when its merges are waited for."""
+
+    def __init__(self, writer: Any, note: Callable[[], object]) -> None:
+        self.writer = writer
+        self.note = note
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.writer, name)
+
+    def wait_merging_threads(self) -> None:
+        self.note()
+        self.writer.wait_merging_threads()
+
+
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Every writer that is opened."""
@@ -71,19 +86,8 @@ def test_merges_are_waited_for_when_it_closes_and_not_after_each_batch(
     """They go on beside the batches, and what is left of them is done by the end."""
     waits: list[int] = []
 
-    class Noting:
-        def __init__(self, writer: Any) -> None:
-            self.writer = writer
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.writer, name)
-
-        def wait_merging_threads(self) -> None:
-            waits.append(applied)
-            self.writer.wait_merging_threads()
-
     def wrap(keeper: Any) -> None:
-        keeper._writer = Noting(keeper._writer)
+        keeper._writer = Noting(keeper._writer, lambda: waits.append(applied))
 
     when_opened(monkeypatch, wrap)
     applied = 0
@@ -188,10 +192,14 @@ def test_it_ends_when_its_folder_is_gone(tmp_path: Path, wait_until: Callable[..
 def test_a_batch_that_fails_gives_the_writer_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opened: list[object]
 ) -> None:
-    """What it has added and not committed must not come with the next batch."""
+    """What it has added and not committed must not come with the next batch. Its merges end
+    before another writer begins: the end of a merge replaces `meta.json`.
+    """
+    held: list[bool] = []
     with TantivyIndex(tmp_path) as index:
         index.apply([version("a")])
         before = serving._commit
+        index._kept._writer = Noting(index._kept._writer, lambda: held.append(is_held(tmp_path)))
 
         def failing(writer: Callable[[], Any], changes: Any) -> None:
             for change in changes.values():
@@ -201,7 +209,7 @@ def test_a_batch_that_fails_gives_the_writer_up(
         monkeypatch.setattr(serving, "_commit", failing)
         with pytest.raises(IndexWriteError, match="the disk is full"):
             index.apply([version("lost")])
-        assert not is_held(tmp_path)
+        assert held == [True] and not is_held(tmp_path)
         monkeypatch.setattr(serving, "_commit", before)
         assert index.apply([version("b")]) == 1
         assert {name for name, _ in index.clusters()} == {"a", "b"}

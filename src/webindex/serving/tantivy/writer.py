@@ -93,9 +93,9 @@ class KeptWriter:
             try:
                 yield self._opened
             except BaseException:
-                # The writer is dropped, and with it its uncommitted changes.
-                self._writer = None
-                self._let_go()
+                # The writer goes, and with it its uncommitted changes. Dropped at once, it could
+                # still be replacing `meta.json` after a merge when the next one has begun.
+                self._end()
                 raise
             self._used = time.monotonic()
         finally:
