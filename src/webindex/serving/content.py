@@ -45,16 +45,28 @@ _NAME = r"[\p{L}\p{M}]*[\p{N}_$][\p{L}\p{M}\p{N}_$]*"
 _OTHERS = re.compile(
     r"[\u02ea\u02eb\u0300-\u036f\u0483-\u0489\u0530-\u1dff\u20d0-\u20ff\u2c00-\U0010ffff]"
 )
-# Marks that most writers of Arabic and Hebrew leave out, and that stretch a line; and letters
-# that Tantivy's lower case leaves apart: "İstanbul" from "istanbul", "ΟΔΟΣ" from "οδος".
-_FOLDED = re.compile(
-    r"[\u0640\u064b-\u065f\u0670\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0130\u03c2]"
-)
-_LETTERS: Final = {"\u0130": "I", "\u03c2": "\u03c3"}
-FOLDED: Final = {
-    one: _LETTERS.get(one, "") for one in map(chr, range(0x130, 0x680)) if _FOLDED.match(one)
-}
+
+
+def _foldings() -> dict[str, str]:
+    # Marks that most writers of Arabic and Hebrew leave out, and that stretch a line; and those
+    # that no letter is composed of, as the stress in "Росси\u0301я".
+    marks = (
+        "\u0640\u064b-\u065f\u0670\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0300-\u036f"
+    )
+    found = {one: "" for one in map(chr, range(0x300, 0x680)) if re.match(f"[{marks}]", one)}
+    # Letters that Tantivy's lower case leaves apart: "İstanbul" from "istanbul".
+    found |= {"\u0130": "I", "\u03c2": "\u03c3"}
+    # Capitals have no accents in Greek, "ΟΔΟΣ" beside "οδός"; and most write "е" for "ё".
+    for one in map(chr, (0x401, 0x451, *range(0x386, 0x3CF), *range(0x1F00, 0x2000))):
+        base = unicodedata.normalize("NFD", one)[0]
+        if base != one and base.isalpha():
+            found[one] = base
+    return found
+
+
+FOLDED: Final = _foldings()
 """What the words of a text have in place of characters; nothing in place of marks."""
+_FOLDED = re.compile(f"[{''.join(FOLDED)}]")
 _PLAIN_WORD = re.compile(r"[^\W_]+")
 _PLAIN_NAMED = re.compile(r"[\w$]+")
 
@@ -103,14 +115,14 @@ def _folded(text: str) -> str:
     """A text without marks and letters that say nothing about which word it is."""
     if text.isascii():
         return text
-    return _FOLDED.sub(lambda found: _LETTERS.get(found[0], ""), text)
+    return _FOLDED.sub(lambda found: FOLDED[found[0]], text)
 
 
 def folded(text: str) -> tuple[str, Callable[[int], int]]:
     """A text as words are found in it, and where a place in it is in the text as it was."""
     if text.isascii() or _FOLDED.search(text) is None:
         return text, lambda place: place
-    gone = (found.start() for found in _FOLDED.finditer(text) if found[0] not in _LETTERS)
+    gone = (found.start() for found in _FOLDED.finditer(text) if not FOLDED[found[0]])
     # How long the folded text is at each mark that is left out.
     lengths = [place - before for before, place in enumerate(gone)]
     return _folded(text), lambda place: place + bisect_right(lengths, place)

@@ -24,7 +24,7 @@ from webindex.serving.naming import names, telling
 from webindex.serving.reading import STEMMED
 from webindex.serving.snippet import CHARACTERS
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 """The version of everything in this module. An index of another version is refused."""
 
 MOST_BYTES_OF_A_TERM: Final = 32_766

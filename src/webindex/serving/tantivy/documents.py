@@ -20,7 +20,7 @@ from webindex.serving.content import (
 )
 from webindex.serving.naming import names, telling
 
-FORMAT: Final = 5
+FORMAT: Final = 6
 """The version of everything in this module. An index of another version is refused."""
 
 # `clusters` reads the index slice by slice, to hold few of its rows at a time.
