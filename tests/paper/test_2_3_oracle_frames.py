@@ -257,3 +257,9 @@ def test_an_address_of_ipv6_is_served_if_the_machine_has_it() -> None:
         oracle = NetworkOracle([server.address])
         assert oracle.timestamp() == 1
         oracle.close()
+    with OracleServer(MemoryStore(), "[::]:0", token="secret") as server:
+        port = server.address.rpartition(":")[2]
+        for count, host in enumerate(("[::1]", "127.0.0.1"), 1):
+            oracle = NetworkOracle([f"{host}:{port}"], token="secret")
+            assert oracle.timestamp() == count, "all addresses of the machine are served"
+            oracle.close()

@@ -372,7 +372,9 @@ def _listen(host: str, listen: str) -> list[socket.socket]:
                 one.setblocking(False)
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if family == socket.AF_INET6:
-                    one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                    # "[::]" alone stands for all addresses, those of IPv4 as well.
+                    apart = len(found) > 1 or address[0] != "::"
+                    one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(apart))
                 try:
                     one.bind((address[0], made[0].getsockname()[1] if made else port, *address[2:]))
                     one.listen(1024)
