@@ -184,6 +184,26 @@ def test_what_root_restores_into_another_users_folder_belongs_to_that_user(tmp_p
     assert folder.stat().st_mode & 0o777 == 0o750
 
 
+@pytest.mark.parametrize(
+    ("folder_mode", "umask", "backup_mode"),
+    [(0o700, 0o022, 0o600), (0o755, 0o022, 0o644), (0o755, 0o077, 0o600), (0o770, 0o022, 0o640)],
+)
+def test_who_may_not_read_a_repository_may_not_read_its_backup(
+    tmp_path: Path, folder_mode: int, umask: int, backup_mode: int
+) -> None:
+    folder, file = tmp_path / "repo", tmp_path / "file"
+    folder.mkdir()
+    folder.chmod(folder_mode)
+    make(folder)
+    before = os.umask(umask)
+    try:
+        with percola.open(folder) as repo:
+            backup(repo, file)
+    finally:
+        os.umask(before)
+    assert oct(file.stat().st_mode & 0o777) == oct(backup_mode)
+
+
 # --- Who holds a lock -------------------------------------------------------------------
 
 

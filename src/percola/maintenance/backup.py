@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import json
 import os
 import secrets
@@ -147,8 +148,9 @@ def backup(
 ) -> Backup:
     """Write a backup of the repository to a new file or an open stream; others may go on writing.
 
-    While it runs, the store keeps the pages that the snapshot needs, so pages rewritten meanwhile
-    take additional disk space. `made_ms` is the time that it says it was made; None: now.
+    A file can be read by those who can read the repository, less those whom the umask leaves out.
+    While it is written, the store keeps the pages that the snapshot needs, so pages rewritten
+    meanwhile take additional disk space. `made_ms` is the time that it says it was made; None: now.
 
     Raises:
         NotARepositoryError: the repository is in memory only.
@@ -177,7 +179,9 @@ def backup(
     with contextlib.ExitStack() as stack:
         out = target
         if isinstance(target, str | os.PathLike):
-            out = stack.enter_context(_new_file(Path(target)))
+            with _refusing(f"The repository {folder} cannot be backed up"):
+                granted = stat.S_IMODE(os.stat(folder / "store" / "data.mdb").st_mode)
+            out = stack.enter_context(_new_file(Path(target), granted & 0o666 | 0o600))
         copy = stack.enter_context(SnapshotCopy(folder / "store"))
         at_ms = context.clock.wall_ms() if made_ms is None else made_ms
         made = Backup(FORMAT, durability, copy.ts, at_ms, copy.most_bytes)
@@ -259,13 +263,17 @@ def _write(made: Backup, copy: SnapshotCopy, out: Any, progress: Progress) -> No
 
 
 @contextlib.contextmanager
-def _new_file(path: Path) -> Iterator[IO[bytes]]:
-    """A file that is renamed to `path` once complete and on disk, and removed on any error."""
+def _new_file(path: Path, mode: int) -> Iterator[IO[bytes]]:
+    """A file that is renamed to `path` once complete and on disk, and removed on any error.
+
+    It gets these permissions, less what the umask takes.
+    """
     if os.path.lexists(path):
         raise _taken(path)
     temporary = path.with_name(f"{path.name}.partial-{secrets.token_hex(4)}")
     with _refusing(f"No backup can be written to {path}"):
-        file = open(temporary, "xb")  # noqa: SIM115
+        make = functools.partial(os.open, mode=mode)
+        file = open(temporary, "xb", opener=make)  # noqa: SIM115
     try:
         # Closing it writes what is still buffered, and fails again if there is no room.
         with _refusing(f"No backup can be written to {path}"), file:
