@@ -11,7 +11,15 @@ import pytest
 from holders import Holder
 from stores import Ground, ScriptedClock, at_work, heard, notify, put_all
 
-from percola import ConflictingOptionsError, Repository, Table, Transaction, Worker, observer
+from percola import (
+    ConflictingOptionsError,
+    Repository,
+    StoreError,
+    Table,
+    Transaction,
+    Worker,
+    observer,
+)
 from percola.cells import Kind
 from percola.observers import survey as surveying
 from percola.observers.draw_times import DrawTimes
@@ -240,14 +248,36 @@ def test_a_worker_that_surveys_exports_what_it_finds(
         assert value("survey_complete") == 1
         wait_until(lambda: (value("observer_oldest_change_seconds", "a") or 0) > 0, what="an age")
         assert value("observer_oldest_change_seconds", "dead") == 0
-        assert value("gc_safe_point_age_seconds") is None, "nothing was ever collected"
-        ground.store.raise_safe_point(1)
-        wait_until(lambda: value("gc_safe_point_age_seconds") is not None, what="a safe point")
+        wait_until(lambda: (value("gc_safe_point_age_seconds") or 0) > 0, what="an age")
         repo.resume_observer(a)
         wait_until(lambda: value("observer_dirty_cells", "a") == 0, what="its answers")
         assert value("observer_latency_seconds_count", "a") == 2
     with pytest.raises(ConflictingOptionsError, match="survey must be None or more than 0"):
         Worker(repo, [a], survey=0)
+
+
+def test_after_a_survey_that_failed_its_worker_tells_nothing_and_another_one_may_survey(
+    ground: Ground, repo: Repository
+) -> None:
+    """What was found before would hide for hours that nobody knows: the alert is about that."""
+    fails = False
+
+    def answer(found: object, *where: object) -> None:
+        if fails:
+            raise StoreError("the store does not answer")
+
+    one = observer(contents, name="one")(nothing)
+    other = ground.repo(TABLES, store=heard(ground.store, scan_kind=answer))
+    first, second = (Survey(made.context, Observers([one])) for made in (other, repo))
+    first.look()
+    assert first.last is not None
+    fails = True
+    with pytest.raises(StoreError, match="does not answer"):
+        first.look()
+    assert first.last is None
+    second.look()
+    assert second.last is not None
+    second.end_turn()
 
 
 def test_dead_letters_are_not_read_where_that_takes_a_scan_of_whole_tables(
@@ -286,6 +316,23 @@ def test_the_safe_point_of_a_repository_at_rest_does_not_grow_old() -> None:
     clock.now += day
     times.note(12)
     assert age() == day, "what was superseded at 11 has been kept since then"
+
+
+def test_what_was_never_collected_grows_old() -> None:
+    """As where a snapshot or a hold of the first day is kept: else no alert would tell of it."""
+    clock, metrics = ScriptedClock(), WorkerMetrics()
+    times, day = DrawTimes(clock), 86_400.0
+    metrics.watch_survey([], lambda: (), lambda: (Surveyed(safe_point=0), times), day)
+
+    def age() -> float | None:
+        return metrics.registry.get_sample_value("percola_gc_safe_point_age_seconds")
+
+    times.note(0)
+    clock.now += 3 * day
+    assert age() == 0, "nothing was written"
+    times.note(1)
+    clock.now += 3 * day
+    assert age() == 3 * day
 
 
 def test_a_worker_without_surveys_exports_none(repo: Repository) -> None:

@@ -298,8 +298,7 @@ class _SurveyMetrics(Collector):
             complete.add_metric([], float(found.complete))
             ts = found.oldest_lock
             lock.add_metric([], 0.0 if ts is None else times.age(ts))
-            if found.safe_point:
-                # Of the next one, from which on something is superseded: while nothing is written
-                # the safe point grows old, and nothing is kept.
-                safe_point.add_metric([], times.age(found.safe_point + 1))
+            # Of the next one, from which on something is superseded: while nothing is written the
+            # safe point grows old, and nothing is kept. Where it was never raised, all is kept.
+            safe_point.add_metric([], times.age(found.safe_point + 1))
         yield from (dirty, oldest, dead, lock, complete, safe_point)

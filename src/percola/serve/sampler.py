@@ -238,7 +238,7 @@ class Sampler:
             locks=None if surveyed.locked is None else self._locks(schema, surveyed),
             locked=surveyed.locked,
             safe_point=surveyed.safe_point,
-            safe_point_s=self._times.age(surveyed.safe_point + 1) if surveyed.safe_point else None,
+            safe_point_s=self._times.age(surveyed.safe_point + 1),
             held_back=self._held_back(surveyed),
             retention=retention(itertools.chain.from_iterable(reports.values())),
             calls=speeds.calls,

@@ -143,7 +143,7 @@ class View:
         locks: the oldest locks; None where finding them would take a scan of whole tables.
         locked: how many cells are locked; None there as well.
         safe_point: the oldest timestamp that can be read; 0 before any garbage collection.
-        safe_point_s: how many seconds ago it was the newest one; None if there is none.
+        safe_point_s: how many seconds ago it was the newest one; None before the first sample.
         held_back: what needs timestamps near the safe point, the oldest first.
         retention: how long workers keep superseded versions, in seconds; None if none tells.
         calls: calls to the store a second, and their cells, by kind; None where none are counted.
