@@ -8,6 +8,7 @@ lower bounds, and the oldest change may be another one.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import heapq
 import itertools
@@ -17,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from percola.cells import HANDLED, Cell, Kind, failed_observer
+from percola.errors import PercolaError
 from percola.observers.failures import DirtyCell
 from percola.observers.observer import Observers
 from percola.observers.unobserved import COUNTED
@@ -70,7 +72,7 @@ class Survey:
     """Surveys a repository, if no other worker of the same observers does.
 
     Attributes:
-        last: what the last survey found; None while another worker does it.
+        last: what the last survey found; None while another worker does it, and after a failure.
     """
 
     def __init__(self, context: TransactionContext, observers: Observers) -> None:
@@ -88,10 +90,18 @@ class Survey:
     def look(self) -> None:
         """Survey now, if it is this worker's turn. Raises StoreError."""
         coordination = self._context.coordination
-        # Taken anew each time: it may have been lost with a session.
-        self.end_turn()
-        self._held = coordination.try_lock(SYSTEM_TABLE, self._lock)
-        self.last = self._survey() if self._held else None
+        try:
+            # Taken anew each time: it may have been lost with a session.
+            self.end_turn()
+            self._held = coordination.try_lock(SYSTEM_TABLE, self._lock)
+            self.last = self._survey() if self._held else None
+        except BaseException:
+            # What was found before is no news: that nothing is known is to be seen, and another
+            # worker may find out.
+            self.last = None
+            with contextlib.suppress(PercolaError):
+                self.end_turn()
+            raise
 
     def end_turn(self) -> None:
         """Let another worker survey."""
