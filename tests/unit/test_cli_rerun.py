@@ -143,3 +143,7 @@ def test_an_observer_that_cannot_be_found_is_an_error(app: Path, repo: Repositor
     answer = run("--repo", repo.address, "rerun", "app:both", cwd=app)
     assert is_error(answer, "app:both gives several observers (measure, other)")
     assert call("--repo", repo.address, "rerun", "measure", "--rate", "0").code == 2
+    # As of a variable that is not set: every row begins so.
+    answer = run("--repo", repo.address, "rerun", "app:first", "--prefix", "", cwd=app)
+    assert is_error(answer, "A prefix is empty", "leave --prefix out for all rows")
+    assert repo.is_idle()
