@@ -170,6 +170,7 @@ def backup(
     try:
         with _refusing(f"The repository {folder} cannot be backed up"):
             durability = json.loads(description.read_text())["durability"]
+            granted = stat.S_IMODE(os.stat(description).st_mode)
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedRecordError(
             f"{description} is damaged: it does not say what the repository is. Restore that file "
@@ -179,8 +180,6 @@ def backup(
     with contextlib.ExitStack() as stack:
         out = target
         if isinstance(target, str | os.PathLike):
-            with _refusing(f"The repository {folder} cannot be backed up"):
-                granted = stat.S_IMODE(os.stat(folder / "store" / "data.mdb").st_mode)
             out = stack.enter_context(_new_file(Path(target), granted & 0o666 | 0o600))
         copy = stack.enter_context(SnapshotCopy(folder / "store"))
         at_ms = context.clock.wall_ms() if made_ms is None else made_ms
