@@ -303,6 +303,30 @@ def test_each_failed_attempt_is_logged_with_its_traceback(
     assert len(logged) == 4 and "dead-lettered" in logged[3]
 
 
+def test_where_many_rows_fail_in_one_place_the_log_has_few_tracebacks(
+    repo: Repository, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As while a service does not answer that an observer asks: gigabytes an hour, otherwise."""
+
+    @observer(contents, batch=1)
+    def measure(t: Transaction, row: str) -> None:
+        if row == "other":
+            raise LookupError("of another kind")
+        raise ValueError(f"cannot measure {row}")
+
+    rows = [f"{number:02}" for number in range(40)]
+    write(repo, *rows, "other")
+    Worker(repo, [measure], attempts=1, **QUICK).run_until_idle()
+    logged = [one.getMessage() for one in caplog.records if " failed on " in one.getMessage()]
+    told = [one for one in logged if "Traceback" in one]
+    assert len(logged) == 41 and len(told) == 21
+    assert sum(one.endswith("LookupError: of another kind") for one in told) == 1
+    for row in rows:
+        [line] = [one for one in logged if f"docs['{row}'].contents, attempt 1 of 1" in one]
+        assert f"ValueError: cannot measure {row}" in line
+    assert all("\n" not in one for one in logged if one not in told)
+
+
 def test_attempts_are_what_was_recorded_and_damage_is_none() -> None:
     some = {"index": Attempts(2, 1_700_000_000_000), "rank": Attempts(5, None)}
     assert decode_attempts(encode_attempts(some)) == some

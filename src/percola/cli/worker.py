@@ -105,8 +105,8 @@ def worker(
     a function that returns one of these and may take the repository. The current directory can
     be imported from.
 
-    An observer that raises is retried a few times, and each attempt is logged with its traceback;
-    then the change is dead-lettered ('percola failed'). Paused observers are left alone ('percola
+    An observer that raises is retried a few times, and each attempt is logged, with its traceback
+    unless many fail alike; then the change is dead-lettered ('percola failed'). Paused observers are left alone ('percola
     observers').
     """
     kept = None if retention == "none" else arguments.parse_duration(retention, "0, or none")

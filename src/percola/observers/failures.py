@@ -70,6 +70,11 @@ _STORY: Final = 50_000
 """The most characters of a traceback that are logged and kept: it may quote a whole value."""
 _LINE: Final = 1_000
 """The most characters of the line that says what was raised."""
+_TRACEBACKS: Final = 20
+"""How many tracebacks of one place are logged in `_PERIOD` seconds; then it is a line each."""
+_PERIOD: Final = 60.0
+_PLACES: Final = 1_000
+"""The most places that are remembered."""
 _NOBODY: Final[frozenset[str]] = frozenset()
 
 
@@ -161,6 +166,8 @@ class Failures:
         self._first_wait = first_wait
         self._longest_wait = longest_wait
         self._rng = rng
+        self._logged: dict[int, tuple[float, int]] = {}
+        """By places (hashes of a traceback without its message): since when how many failed."""
 
     def is_dead_lettered(self, one: Observer[Any], dirty: DirtyCell) -> bool:
         """Whether the newest change is dead-lettered for an observer."""
@@ -231,9 +238,9 @@ class Failures:
         due_ms = self._clock.wall_ms() + math.ceil(wait * 1000) + 1
         following = "" if counts[0] >= self._attempts else f", the next one in {wait:.2f} s"
         log.warning(
-            "observer %s failed on %s, attempt %d of %d%s:\n%s",
+            "observer %s failed on %s, attempt %d of %d%s:%s",
             *(one.name, self._context.shown(changes[0].cell), counts[0], self._attempts),
-            *(following, _shortened(story.traceback)),
+            *(following, self._told(one, story)),
         )
         dead: list[bool] = []
         for dirty, count in zip(changes, counts, strict=True):
@@ -245,6 +252,21 @@ class Failures:
                 self._change(dirty, [self._record(dirty)])
                 self._dead_letter_earlier(one, dirty, answers[dirty.cell], story, count)
         return dead[0]
+
+    def _told(self, one: Observer[Any], story: Story) -> str:
+        """What is logged of a failure; where all rows fail in one place, few tracebacks are."""
+        now = self._clock.monotonic()
+        # The message may name the row.
+        place = hash((one.name, story.traceback.replace(story.error, "")))
+        began, count = self._logged.get(place, (-math.inf, 0))
+        if now - began >= _PERIOD:
+            began, count = now, 0
+        if len(self._logged) >= _PLACES:
+            self._logged.clear()
+        self._logged[place] = began, count + 1
+        if count >= _TRACEBACKS:
+            return f" {_line(story.error)} (where the last {count:,} failed)"
+        return f"\n{_shortened(story.traceback)}"
 
     def _dead_letter_earlier(
         self,
@@ -282,7 +304,7 @@ class Failures:
         """
         cell, newest = dirty.cell, dirty.newest
         column, now_ms = cell.column.decode(), self._clock.wall_ms()
-        error = story.error if len(story.error) <= _LINE else story.error[:_LINE] + "…"
+        error = _line(story.error)
         told = _shortened(story.traceback)
         letter = DeadLetter(one.name, column, count, now_ms, error, told)
         failed = _failed_cell(one, cell)
@@ -358,6 +380,10 @@ def waits_for_paused(
         or is_dead_lettered(store, one, dirty)
         for one in group
     )
+
+
+def _line(error: str) -> str:
+    return error if len(error) <= _LINE else error[:_LINE] + "…"
 
 
 def _shortened(story: str) -> str:
