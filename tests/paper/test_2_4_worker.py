@@ -341,6 +341,25 @@ def test_stop_lets_a_running_observer_finish_and_runs_no_more(repo: Repository) 
     worker.stop()
 
 
+def test_a_worker_that_is_to_end_says_for_which_runs_it_waits(
+    repo: Repository,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    wait_until: Callable[..., object],
+) -> None:
+    """Who has pressed Ctrl-C sees nothing for minutes, else, and kills it."""
+    monkeypatch.setattr("percola.observers.worker._PATIENCE", 0.0)
+    write(repo, "a")
+    with Blocking("a") as blocking:
+        worker = Worker(repo, [blocking.observer], threads=1)
+        worker.start()
+        assert blocking.arrived["a"].wait(DEADLINE)
+        stopping = in_thread(worker.stop)
+        told = "the worker is ending, and waits up to 300 s for runs that have begun: measure, for "
+        wait_until(lambda: told in caplog.text, what="what it waits for")
+    stopping.result(DEADLINE)
+
+
 def test_a_worker_leaves_notifications_of_columns_that_others_observe(
     ground: Ground, repo: Repository
 ) -> None:

@@ -60,6 +60,8 @@ _LOOK: Final = 0.02
 _WATCH: Final = 1.0
 """Seconds between looks for observers that exceed the time limit, at most."""
 _COLLECTING: Final = 0.1  # of a thread's time
+_PATIENCE: Final = 5.0
+"""Seconds after which a worker that was told to end says for what it waits."""
 _STOPPED: Final = "This worker was stopped, and does not start again: make another Worker."
 
 
@@ -220,9 +222,14 @@ class Worker:
             deadline = time.monotonic() + self._options.timeout
             with self._guard:
                 threads = list(self._threads)
-            for thread in threads:
-                if thread is not threading.current_thread():
-                    thread.join(max(0.0, deadline - time.monotonic()))
+            self._await(threads, min(deadline, time.monotonic() + _PATIENCE))
+            if running := self._runs.running():
+                log.warning(
+                    "the worker is ending, and waits up to %g s for runs that have begun: %s",
+                    self._options.timeout,
+                    ", ".join(f"{name}, for {seconds:.0f} s" for name, seconds in running),
+                )
+            self._await(threads, deadline)
             with self._guard:
                 self._threads = [thread for thread in self._threads if thread.is_alive()]
             self._schedule.disclaim()
@@ -235,6 +242,12 @@ class Worker:
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
+
+    @staticmethod
+    def _await(threads: Iterable[threading.Thread], deadline: float) -> None:
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
 
     def run(self) -> None:
         """Work until SIGTERM, SIGINT or `stop`; let running observers finish, then return.
