@@ -40,12 +40,18 @@ if TYPE_CHECKING:
 _EVERY: Final = 10.0
 """Seconds between lines of progress where standard error is not a terminal."""
 
+_NARROWEST: Final = 40
+"""The fewest columns of a terminal: in fewer, rich leaves out columns of tables, and more."""
+
 _OPS: Final = {Op.DELETE: "delete", Op.LOCK: "lock only"}
 
 
 def console(*, stderr: bool = False) -> Console:
     """A console for a terminal or a pipe, without markup: data is never interpreted."""
-    return Console(stderr=stderr, markup=False, highlight=False, emoji=False)
+    out = Console(stderr=stderr, markup=False, highlight=False, emoji=False)
+    if out.width < _NARROWEST:
+        out.width = _NARROWEST
+    return out
 
 
 def say(text: str) -> None:
