@@ -8,6 +8,7 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from commands import (
@@ -32,6 +33,7 @@ from commands import (
 import percola
 from percola import Repository
 from percola.cells import Kind, Op, encode_write, failed_column
+from percola.maintenance.backup import Backup, restore
 from percola.store.base import Delete, Put, RowMutation
 
 __all__ = ["folder", "repo"]
@@ -284,6 +286,22 @@ def test_a_backup_is_restored_to_the_folder_that_its_address_names_or_not_at_all
     monkeypatch.setattr(Path, "is_mount", lambda path: path.name == "here")
     assert is_error(call("--repo", "here", "restore", "backup"), "is a mount point")
     assert list((tmp_path / "here").iterdir()) == []
+
+
+def test_a_restored_repository_may_be_opened_by_others_at_once(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a worker that systemd starts every second: its files come and go."""
+    assert call("--repo", folder, "backup", tmp_path / "backup").code == 0
+
+    def restore_beside_a_worker(source: Path, address: str, **more: Any) -> Backup:
+        made = restore(source, address, **more)
+        (Path(address) / "gone").symlink_to("nowhere")  # As a file that vanishes before a look.
+        return made
+
+    monkeypatch.setattr("percola.cli.maintenance.restore_backup", restore_beside_a_worker)
+    answer = call("--repo", tmp_path / "other", "restore", tmp_path / "backup")
+    assert answer.code == 0 and "kB, durability relaxed)" in answer.out
 
 
 def _empty(folder: Path) -> Path:

@@ -403,7 +403,8 @@ def restore(session: Session, file: str, master: str | None) -> None:
         source: Any = standard_input() if file == "-" else expanded(file)
         with _bytes_bar("Restoring") as progress:
             made = restore_backup(source, address, progress=progress)
-        size = filesize.decimal(sum(p.stat().st_size for p in folder_of(address).rglob("*")))
+        # Of the store alone: who opens the repository now makes and removes other files.
+        size = filesize.decimal((folder_of(address) / "store" / "data.mdb").stat().st_size)
         size = f" ({size}, durability {made.durability})"
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(made.made_ms / 1000))
     sentence = (
