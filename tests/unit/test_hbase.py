@@ -155,6 +155,12 @@ def test_without_jars_an_error_says_how_to_get_them(
     monkeypatch.delenv(JARS, raising=False)
     with pytest.raises(StoreError, match=r"'percola hbase-jars client'"):
         client_jars()
+    # As in a container, under a number of its own.
+    with monkeypatch.context() as patch:
+        patch.delenv("HOME")
+        patch.setattr(os, "getuid", lambda: 2**31 - 3)
+        with pytest.raises(StoreError, match=f"this user has none: have {JARS} name a folder"):
+            client_jars()
     monkeypatch.setenv(JARS, str(tmp_path))
     # The command fetches nothing to a folder that the environment names.
     told = f"not in {tmp_path}, which {JARS} names: .*or unset it and run 'percola hbase-jars"

@@ -518,7 +518,13 @@ def find_jars() -> Path:
         ClusterError: they are not there.
     """
     own = os.environ.get("PERCOLA_HBASE_SERVER_JARS")
-    jars = Path(own) if own else Path.home() / ".cache" / "percola" / "hbase-server"
+    try:
+        jars = Path(own) if own else Path.home() / ".cache" / "percola" / "hbase-server"
+    except RuntimeError as error:
+        raise ClusterError(
+            "The jars of HBase's servers are looked for in the user's home folder, and this user "
+            "has none: set HOME, or have PERCOLA_HBASE_SERVER_JARS name a folder that holds them."
+        ) from error
     if not any(jars.glob("hbase-server-*.jar")):
         raise ClusterError(
             f"The jars of HBase's servers are not in {jars}: "

@@ -70,7 +70,13 @@ _attached = threading.local()
 def client_jars() -> list[Path]:
     """The jars of HBase's client; raises StoreError, with how to get them, if there are none."""
     own = os.environ.get(JARS)
-    folder = Path(own) if own else Path.home() / ".cache" / "percola" / "hbase-client"
+    try:
+        folder = Path(own) if own else Path.home() / ".cache" / "percola" / "hbase-client"
+    except RuntimeError as error:  # As in a container, under a number of its own.
+        raise StoreError(
+            "HBase's client is looked for in the user's home folder, and this user has none: have "
+            f"{JARS} name a folder that holds hbase-shaded-client 2.6 and the jars that it needs."
+        ) from error
     found = sorted(folder.glob("*.jar"))
     if any(one.name.startswith("hbase-shaded-client") for one in found):
         return found
