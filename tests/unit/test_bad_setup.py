@@ -31,10 +31,12 @@ from percola import (
     Transaction,
     UnknownColumnError,
     UnknownTableError,
+    UsageError,
     Worker,
     WorkerOptions,
     observer,
 )
+from percola.observers.loading import load
 from tests.unit.wrong_calls import (
     TABLES,
     any_,
@@ -283,6 +285,9 @@ def test_a_current_folder_that_was_deleted_is_told(
     with pytest.raises(RepositoryError) as caught:
         percola.open("./repo", schema=TABLES)
     check_message(caught.value, "the current folder cannot be used: No such file or directory")
+    with pytest.raises(UsageError) as unimported:
+        load("app:observers")
+    check_message(unimported.value, "Modules such as 'app' are imported from the current folder")
     percola.open(tmp_path / "repo", schema=TABLES).close()
 
 

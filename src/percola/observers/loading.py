@@ -147,7 +147,13 @@ def load(target: str) -> Any:
 
 
 def _import(name: str) -> Any:
-    here = os.getcwd()
+    try:
+        here = os.getcwd()
+    except OSError as error:
+        raise UsageError(
+            f"Modules such as {name!r} are imported from the current folder, which cannot be used: "
+            f"{error.strerror}. Change to another folder."
+        ) from error
     if here not in sys.path:
         sys.path.insert(0, here)
     importing = repository.IMPORTING.set(name)
