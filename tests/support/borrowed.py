@@ -24,6 +24,7 @@ TESTS: Final = Path(__file__).parents[1]
 
 _PAPER: Final = (
     "2_1_copies",
+    "2_1_emptied",
     "2_1_garbage_collection",
     "2_2_joint",
     "2_2_locked_cells",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import pty
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -275,3 +278,52 @@ def test_scan_refuses_what_contradicts_itself(repo: Repository) -> None:
     assert is_error(call(*where, "scan", "docs", "--column", "bal"), "bal")
     assert is_error(call(*where, "scan", "docs", "--column", "recluster"), "weak")
     assert call(*where, "scan", "docs", "--limit", -1).code == 2
+
+
+# --- empty ------------------------------------------------------------------------------
+
+
+def test_empty_asks_before_it_deletes(folder: Path, repo: Repository) -> None:
+    put(repo, size, "a", 1)
+    put(repo, contents, "b", b"x")
+    words = ("--repo", folder, "empty", "docs")
+    refused = run(*words)
+    assert refused.code == 2 and refused.out == "", "there is no terminal to ask"
+    assert "Delete 2 cells in 2 rows of docs" in refused.err and "--yes" in refused.err
+    answer = call(*words, "--dry-run", "--json")
+    assert answer.json == {"table": "docs", "rows": 2, "cells": 2, "dry_run": True}
+    for said, code in ((b"n\n", 1), (b"\n", 1), (b"y\n", 0)):
+        assert len(list(repo.snapshot().scan(docs))) == 2
+        primary, terminal = pty.openpty()
+        os.write(primary, said)
+        line = command(*words, "--json")
+        asked = subprocess.run(line, stdin=terminal, capture_output=True, timeout=SECONDS)
+        os.close(terminal)
+        os.close(primary)
+        assert asked.returncode == code and b"Delete 2 cells in 2 rows of docs in" in asked.stderr
+        assert json.loads(asked.stdout), "nothing but a document"
+    assert list(repo.snapshot().scan(docs)) == []
+    put(repo, size, "a", 1)
+    put(repo, contents, "b", b"x")
+    assert call(*words, "--yes").out == "Deleted 2 cells in 2 rows of docs.\n"
+    assert list(repo.snapshot().scan(docs)) == []
+
+
+def test_empty_deletes_no_more_than_it_is_told(folder: Path, repo: Repository) -> None:
+    for row in ("a1", "a2", "b1"):
+        put(repo, size, row, 1)
+        put(repo, member["x"], row, 2)
+    words = ("--repo", folder, "empty", "docs", "--yes")
+    # As of variables that are not set: not all rows, not all columns.
+    assert is_error(call(*words, "--prefix", ""), "The prefix is empty", "for all rows")
+    assert is_error(call(*words, "--column", ""), "has no column")
+    assert is_error(call("--repo", folder, "empty", "", "--yes"), "no table")
+    assert call("--repo", folder, "empty", "--yes").code == 2
+    answer = call(*words, "--column", "member", "--prefix", "a", "--no-notify")
+    assert answer.out == "Deleted 2 cells in 2 rows of docs.\n"
+    with repo.snapshot() as now:
+        assert {row.key: len(list(row.items())) for row in now.scan(docs)} == {
+            "a1": 1,
+            "a2": 1,
+            "b1": 2,
+        }

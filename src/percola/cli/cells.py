@@ -1,4 +1,4 @@
-"""§2.1, §2.2, §2.4: `get`, `set`, `delete`, `scan`, `history` and `why`: commands for cells."""
+"""§2.1, §2.2, §2.4: `get`, `set`, `delete`, `empty`, `scan`, `history` and `why`: for cells."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ from percola.cli.session import (
     table_option,
 )
 from percola.errors import ConflictingOptionsError, UsageError
+from percola.maintenance.empty import Emptied
+from percola.maintenance.empty import empty as delete_all
 from percola.observers import causes as trails
 from percola.transactions.row import Row
 from percola.transactions.transaction import Transaction
@@ -154,6 +156,80 @@ def delete(session: Session, row: str, column: str, table: str | None) -> None:
         documents.cell_json(cell, key) | {"commit_ts": at, "existed": existed},
         f"Deleted {name} at {at}." if existed else f"{name} had no value; deleted at {at} anyway.",
     )
+
+
+@click.command()
+@click.argument("table")
+@click.option(
+    "--column", "columns", multiple=True, metavar="COLUMN", help="Only this column or family."
+)
+@click.option("--prefix", metavar="ROW", help="Only rows that begin so.")
+@click.option(
+    "--no-notify", "silent", is_flag=True, help="Run no observers: none needs to see the deletes."
+)
+@click.option("--dry-run", is_flag=True, help="Count what would be deleted, and delete nothing.")
+@click.option("--yes", is_flag=True, help="Do not count and ask before.")
+@common
+@click.pass_obj
+def empty(
+    session: Session,
+    table: str,
+    columns: tuple[str, ...],
+    prefix: str | None,
+    silent: bool,
+    dry_run: bool,
+    yes: bool,
+) -> None:
+    """Delete what is in a table, or in some of its columns.
+
+    Some hundred cells a transaction; older snapshots still see them, and garbage collection frees
+    their space after the retention. The table stays declared. What programs write meanwhile to
+    other cells stays. If it is interrupted, the same command deletes the rest.
+    """
+    if prefix == "":
+        raise UsageError(
+            "The prefix is empty, as of a variable that is not set, and every row begins so: leave "
+            "--prefix out for all rows."
+        )
+    with session.open() as repo:
+        whole = arguments.find_table(repo, table)
+        chosen = arguments.find_columns(whole, columns) if columns else None
+        key = None if prefix is None else arguments.parse_row(whole, prefix)
+
+        def work(first: str, *, dry_run: bool) -> Emptied:
+            with display.progress_line(first) as line:
+                return delete_all(
+                    repo,
+                    whole,
+                    chosen,
+                    prefix=key,
+                    notify=not silent,
+                    dry_run=dry_run,
+                    progress=lambda so_far: line(f"{first}: {_of(so_far, whole.name)}"),
+                )
+
+        found = Emptied() if yes and not dry_run else work("Counting", dry_run=True)
+        if not dry_run:
+            if not yes:
+                _confirm(f"Delete {_of(found, whole.name)} in {repo.address}?")
+            found = work("Deleting", dry_run=False)
+    session.show(
+        {"table": whole.name, "rows": found.rows, "cells": found.cells, "dry_run": dry_run},
+        f"{'Would delete' if dry_run else 'Deleted'} {_of(found, whole.name)}.",
+    )
+
+
+def _of(found: Emptied, table: str) -> str:
+    cells, rows = display.count(found.cells, "cell"), display.count(found.rows, "row")
+    return f"{cells} in {rows} of {table}"
+
+
+def _confirm(question: str) -> None:
+    """Ask at the terminal. A usage error where there is none; UsageError unless they say yes."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise click.UsageError(f"{question} Confirm it with --yes, as there is no terminal to ask.")
+    if not click.confirm(question, err=True):
+        raise UsageError("Nothing was deleted.")
 
 
 @click.command()

@@ -24,6 +24,7 @@ _COMMANDS: Final = {
         "dev_cluster:dev_cluster",
         "Start a real HBase on this machine, for development.",
     ),
+    "empty": ("cells:empty", "Delete what is in a table, or in some of its columns."),
     "failed": ("repositories:failed", "List or retry dead-lettered changes."),
     "gc": ("maintenance:gc", "Remove versions that can no longer be read."),
     "get": ("cells:get", "Print a cell, or a whole row."),

@@ -1,1 +1,1 @@
-"""Integrity checks, backup and restore."""
+"""Integrity checks, copies, backup and restore, and emptying tables."""
