@@ -257,7 +257,8 @@ def work(
 
     Works until it is stopped (Ctrl-C), or until nothing is left to do. Spark tasks do the work;
     on a cluster, each takes a slot for as long as it runs. An observer that raises is tried again
-    a few times, and each attempt is logged with its traceback; then the change is dead-lettered.
+    a few times, and each attempt is logged, with its traceback unless many fail alike; then the
+    change is dead-lettered.
     """
     if processes and (workers or master):
         raise click.UsageError(
