@@ -106,8 +106,8 @@ def worker(
     be imported from.
 
     An observer that raises is retried a few times, and each attempt is logged, with its traceback
-    unless many fail alike; then the change is dead-lettered ('percola failed'). Paused observers are left alone ('percola
-    observers').
+    unless many fail alike; then the change is dead-lettered ('percola failed'). Paused observers
+    are left alone ('percola observers').
     """
     kept = None if retention == "none" else arguments.parse_duration(retention, "0, or none")
     survey = None if metrics_port is None else _SURVEY_SECONDS
