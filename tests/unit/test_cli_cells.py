@@ -24,6 +24,7 @@ from commands import (
     is_error,
     member,
     meta,
+    on_a_terminal,
     put,
     repo,
     run,
@@ -32,6 +33,7 @@ from commands import (
     size,
     title,
 )
+from rich.console import Console
 
 import percola
 from percola import Repository, Table
@@ -267,6 +269,21 @@ def test_scan_takes_any_number_of_rows(repo: Repository) -> None:
     for limit in (0, 1, 10**30):
         answer = call("--repo", repo.address, "scan", "docs", "--limit", limit)
         assert (answer.code, answer.out.splitlines()[0]) == (0, "a")
+
+
+def test_scan_formats_rows_for_a_terminal_alone(
+    folder: Path, repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A million rows into a file would take ten minutes of rich's."""
+    put(repo, title, "a", "x" * 100)
+    put(repo, size, "a", 1)
+    words = ("--repo", folder, "scan", "docs")
+    shown = on_a_terminal(*words, TERM="dumb")
+    printed: list[object] = []
+    monkeypatch.setattr(Console, "print", lambda console, *what, **how: printed.append(what))
+    answer = call(*words)
+    assert answer.out.splitlines() == shown.splitlines() and "  size   1" in answer.out
+    assert printed == []
 
 
 def test_scan_refuses_what_contradicts_itself(repo: Repository) -> None:

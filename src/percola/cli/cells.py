@@ -61,7 +61,7 @@ def get(
                 head = {"table": whole.name, "snapshot_ts": snapshot.start_ts}
                 documents.write_json(head | documents.row_json(found))
             else:
-                display.print_row(found)
+                display.print_rows([found])
             return
         one = arguments.find_cell_column(repo, table, column)
         key = arguments.parse_row(one.table, row)
@@ -276,13 +276,12 @@ def scan(
             end=bound(end),
             columns=arguments.find_columns(whole, columns) if columns else None,
         )
-        found = 0
-        for row in islice(rows, shown):
-            found += 1
-            if session.json:
+        found, some = 0, islice(rows, shown)
+        if session.json:
+            for row in some:
                 documents.write_json(documents.row_json(row))
-            else:
-                display.print_row(row)
+        else:
+            found = display.print_rows(some)
         more = shown is not None and next(rows, None) is not None
     if not session.json and (more or not found):
         first = f"These were the first {display.count(found, 'row')}; --limit 0 shows all."

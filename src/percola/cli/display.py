@@ -132,17 +132,27 @@ def _address(table: str, row: Any, column: str) -> str:
     return f"{table}[{as_text(row)!r}].{column}"
 
 
-def print_row(row: Row[Any]) -> None:
-    """Print a row: its key, and below it a line for each column."""
+def print_rows(rows: Iterable[Row[Any]]) -> int:
+    """Print rows: the key of each, and below it a line for each column. Returns how many."""
+    found = 0
     out = console()
-    out.print(Text(_key(row.key), style="bold"), soft_wrap=True)
-    values = list(row.items())
-    names = [printable(column.name) for column, _ in values]
-    indent = min(max(map(len, names), default=0), 24)
-    for name, (_, value) in zip(names, values, strict=True):
-        line = Text(f"  {name:<{indent}}", style="cyan")
-        line.append("  " + preview(value, max(20, out.width - max(indent, len(name)) - 4)), "none")
-        out.print(line, soft_wrap=True)
+    width, is_terminal = out.width, out.is_terminal
+    for row in rows:
+        found += 1
+        values = list(row.items())
+        names = [printable(column.name) for column, _ in values]
+        indent = min(max(map(len, names), default=0), 24)
+        lines = [
+            (f"  {name:<{indent}}", preview(value, max(20, width - max(indent, len(name)) - 4)))
+            for name, (_, value) in zip(names, values, strict=True)
+        ]
+        if not is_terminal:  # There may be millions, and rich takes most of a millisecond for each.
+            out.file.write("\n".join([_key(row.key), *map("  ".join, lines), ""]))
+            continue
+        out.print(Text(_key(row.key), style="bold"), soft_wrap=True)
+        for name, value in lines:
+            out.print(Text(name, style="cyan").append(f"  {value}", "none"), soft_wrap=True)
+    return found
 
 
 def print_history(
