@@ -38,6 +38,9 @@ from rich.console import Console
 import percola
 from percola import Repository, Table
 from percola.catalog import RUNS
+from percola.cells import DeadLetter, Kind, encode_dead_letter, failed_column
+from percola.cli import display
+from percola.store.base import Put, RowMutation
 
 __all__ = ["folder", "repo"]
 
@@ -271,19 +274,28 @@ def test_scan_takes_any_number_of_rows(repo: Repository) -> None:
         assert (answer.code, answer.out.splitlines()[0]) == (0, "a")
 
 
-def test_scan_formats_rows_for_a_terminal_alone(
-    folder: Path, repo: Repository, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("verb", "line"), [("scan docs", "  size   1"), ("failed", "  ValueError: unfit")]
+)
+def test_what_may_be_millions_of_lines_is_formatted_for_a_terminal_alone(
+    folder: Path, repo: Repository, monkeypatch: pytest.MonkeyPatch, verb: str, line: str
 ) -> None:
-    """A million rows into a file would take ten minutes of rich's."""
+    """A million rows into a file would take ten minutes of rich's, dead letters hours."""
     put(repo, title, "a", "x" * 100)
     put(repo, size, "a", 1)
-    words = ("--repo", folder, "scan", "docs")
+    letter = DeadLetter(
+        "index", "contents", 5, 0, "ValueError: unfit", "Traceback\nValueError: unfit"
+    )
+    failed = Put(Kind.FAILED, failed_column("index", b"contents"), 1, encode_dead_letter(letter))
+    repo.context.store.mutate([RowMutation("docs", b"a", (), [failed])])
+    words = ("--repo", folder, *verb.split())
     shown = on_a_terminal(*words, TERM="dumb")
     printed: list[object] = []
+    monkeypatch.setattr(display, "say", printed.append)
     monkeypatch.setattr(Console, "print", lambda console, *what, **how: printed.append(what))
-    answer = call(*words)
-    assert answer.out.splitlines() == shown.splitlines() and "  size   1" in answer.out
-    assert printed == []
+    lines = call(*words).out.splitlines()
+    assert line in lines and lines == shown.splitlines()[: len(lines)]
+    assert all(isinstance(one, str) for one in printed), "but for the sentence at the end"
 
 
 def test_scan_refuses_what_contradicts_itself(repo: Repository) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import time
@@ -146,13 +147,21 @@ def print_rows(rows: Iterable[Row[Any]]) -> int:
             (f"  {name:<{indent}}", preview(value, max(20, width - max(indent, len(name)) - 4)))
             for name, (_, value) in zip(names, values, strict=True)
         ]
-        if not is_terminal:  # There may be millions, and rich takes most of a millisecond for each.
+        if not is_terminal:  # As `_printer` does.
             out.file.write("\n".join([_key(row.key), *map("  ".join, lines), ""]))
             continue
         out.print(Text(_key(row.key), style="bold"), soft_wrap=True)
         for name, value in lines:
             out.print(Text(name, style="cyan").append(f"  {value}", "none"), soft_wrap=True)
     return found
+
+
+def _printer(out: Console) -> Callable[[Text | str], object]:
+    """What prints a line of what may be millions: rich takes up to half a millisecond for each."""
+    if out.is_terminal:
+        return functools.partial(out.print, soft_wrap=True)
+    write = out.file.write
+    return lambda text: write(f"{text}\n")
 
 
 def print_history(
@@ -285,6 +294,7 @@ def print_locks(locks: Sequence[HeldLock], schema: Schema, *, shown: int | None 
     Of each transaction the first `shown`, its primary among them; None: all.
     """
     out = console()
+    print_line = _printer(out)
     if not locks:
         say("No cell is locked.")
         return
@@ -302,13 +312,13 @@ def print_locks(locks: Sequence[HeldLock], schema: Schema, *, shown: int | None 
         else:
             head.append("which has ended", "not bold red")
         head.append(f"; refreshed {duration(first.age_seconds)} ago", "not bold")
-        out.print(head, soft_wrap=True)
+        print_line(head)
         for lock in sorted(group, key=lambda lock: not lock.is_primary)[:shown]:
             notes = ["primary"] if lock.is_primary else []
             notes += [_OPS[lock.record.op]] if lock.record.op in _OPS else []
             note = f"  ({', '.join(notes)})" if notes else ""
             line = Text(f"  {_stored_name(schema, lock.cell)}").append(note, "yellow")
-            out.print(line, soft_wrap=True)
+            print_line(line)
         if shown is not None and len(group) > shown:
             out.print(f"  … and {len(group) - shown:,} more (--limit 0 shows all)")
         if not first.is_primary:
@@ -401,7 +411,7 @@ def print_failures(
     `observer` is the name of the only one whose failures these are; None: of all. After `shown` the
     others are only counted.
     """
-    out = console()
+    print_line = _printer(console())
     found = 0
     for one in failures:
         found += 1
@@ -411,13 +421,13 @@ def print_failures(
         head.append(" on ", "not bold default").append(
             _stored_name(schema, one.cell), "bold default"
         )
-        out.print(head, soft_wrap=True)
-        out.print(f"  {count(one.attempts, 'attempt')}, dead-lettered {_ago(one.at_ms)}")
+        print_line(head)
+        print_line(f"  {count(one.attempts, 'attempt')}, dead-lettered {_ago(one.at_ms)}")
         if traceback:
             for line in one.traceback.rstrip().splitlines():
-                out.print(f"  {printable(line)}", soft_wrap=True)
+                print_line(f"  {printable(line)}")
         else:
-            out.print(f"  {printable(one.error)}", soft_wrap=True)
+            print_line(f"  {printable(one.error)}")
     if not found:
         of = "" if observer is None else f" for an observer named {observer!r}"
         say(f"No change is dead-lettered{of}.")
