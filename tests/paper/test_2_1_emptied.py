@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import pytest
 from stores import Ground
@@ -10,6 +11,7 @@ from stores import Ground
 from percola import Repository, Table, Transaction, UsageError, Worker, observer
 from percola.catalog import RUNS
 from percola.cells import Kind
+from percola.maintenance import empty as emptying
 from percola.maintenance.check import Severity, check
 from percola.maintenance.empty import Emptied, empty
 from percola.recipes import Sums
@@ -132,6 +134,26 @@ def test_what_is_written_meanwhile_stays_but_for_cells_that_were_there(repo: Rep
         empty(repo, docs, progress=write)
     assert left(repo) == {"a/0": 1, "b/2": 1, "c": 1}
     assert repo.snapshot().get(links["p"], "b/2") == 3
+
+
+def test_a_cell_that_others_write_all_the_time_does_not_hold_up_the_others(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(repo)
+    sizes: list[int] = []
+
+    def beside(t: Transaction, cells: Sequence[Any]) -> None:
+        delete(t, cells)
+        sizes.append(len(cells))
+        # As by programs that have committed before all of these are deleted.
+        if len(cells) > 1 and (size, "b/1") in cells:
+            repo.run(lambda other: other.set(size, "b/1", len(sizes)))
+
+    delete = emptying._delete
+    monkeypatch.setattr(emptying, "_delete", beside)
+    assert empty(repo, docs) == Emptied(6, 12)
+    assert left(repo) == {}
+    assert sizes == [12] * 3 + [6] + [6] * 3 + [3] * 3 + [1] + [2] * 3 + [1, 1, 3]
 
 
 def test_what_was_interrupted_is_finished_by_the_next_call(

@@ -19,9 +19,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from percola.catalog import RUNS
-from percola.errors import UsageError
+from percola.errors import RetriesExhaustedError, UsageError
 from percola.repository import Repository
 from percola.schema import Column, R, Table
+from percola.transactions.retry import ATTEMPTS
 from percola.transactions.row import Columns
 from percola.transactions.transaction import Transaction
 
@@ -29,6 +30,8 @@ _CELLS: Final = 1_000
 """The most cells that a transaction deletes."""
 _OF_A_ROW: Final = 100
 """The most of one row: Bigtable looks at the names of all of them in one filter."""
+_TOGETHER: Final = 3
+"""How often they are tried together, while others write one of them."""
 _OF_RECIPES: Final = "applied."
 
 _Cell = tuple[Column[Any, Any], Any]
@@ -89,7 +92,7 @@ def empty(
         names = ((row.key, list(row._values)) for row in found)
         for begun, batch in _batches(whole, names):
             if not dry_run:
-                repo.run(functools.partial(_delete, cells=batch), notify=notify)
+                _delete_in(repo, batch, notify=notify)
             rows, cells = rows + begun, cells + len(batch)
             progress(Emptied(rows, cells))
     return Emptied(rows, cells)
@@ -114,6 +117,20 @@ def _batches(
                 batch.append((column, key))
     if batch:
         yield begun, batch
+
+
+def _delete_in(repo: Repository, cells: Sequence[_Cell], *, notify: bool) -> None:
+    """Delete cells in one transaction; in two, and so on, if others write one all the time."""
+    alone = len(cells) == 1
+    try:
+        attempts = ATTEMPTS if alone else _TOGETHER
+        repo.run(functools.partial(_delete, cells=cells), attempts=attempts, notify=notify)
+    except RetriesExhaustedError:
+        if alone:
+            raise
+        half = len(cells) // 2
+        for some in (cells[:half], cells[half:]):
+            _delete_in(repo, some, notify=notify)
 
 
 def _delete(t: Transaction, cells: Sequence[_Cell]) -> None:
