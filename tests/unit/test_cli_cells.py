@@ -334,7 +334,8 @@ def test_empty_asks_before_it_deletes(folder: Path, repo: Repository) -> None:
     assert list(repo.snapshot().scan(docs)) == []
     put(repo, size, "a", 1)
     put(repo, contents, "b", b"x")
-    assert call(*words, "--yes").out == "Deleted 2 cells in 2 rows of docs.\n"
+    told = "Observers are to see that: no worker is running, so start one."
+    assert call(*words, "--yes").out == f"Deleted 2 cells in 2 rows of docs. {told}\n"
     assert list(repo.snapshot().scan(docs)) == []
 
 

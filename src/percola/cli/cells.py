@@ -213,9 +213,14 @@ def empty(
             if not yes:
                 _confirm(f"Delete {_of(found, whole.name)} in {repo.address}?")
             found = work("Deleting", dry_run=False)
+        told = f"{'Would delete' if dry_run else 'Deleted'} {_of(found, whole.name)}."
+        observed = any(getattr(one, "observed", False) for one in chosen or whole.members)
+        if found.cells and observed and not (silent or dry_run):
+            from percola.cli.rerun import who_runs  # Other commands here start without it.
+
+            told += f" Observers are to see that: {who_runs(repo, None)}."
     session.show(
-        {"table": whole.name, "rows": found.rows, "cells": found.cells, "dry_run": dry_run},
-        f"{'Would delete' if dry_run else 'Deleted'} {_of(found, whole.name)}.",
+        {"table": whole.name, "rows": found.rows, "cells": found.cells, "dry_run": dry_run}, told
     )
 
 
