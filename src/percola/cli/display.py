@@ -353,9 +353,10 @@ def print_notifications(
         )
     out = console()
     out.print(grid)
+    print_line = _printer(out)
     for cell in cells:
         at = ", ".join(map(str, cell.timestamps))
-        out.print(f"  {_stored_name(schema, cell.cell)}  at {at}", soft_wrap=True)
+        print_line(f"  {_stored_name(schema, cell.cell)}  at {at}")
     if cells and total > len(cells):
         out.print(f"  … and {total - len(cells):,} more")
 
