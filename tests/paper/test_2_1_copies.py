@@ -437,6 +437,40 @@ def test_a_run_beside_a_paused_observer_that_is_newer_than_the_copy_is_repeated_
     assert copied.snapshot().get(letters, "a") == "etx"
 
 
+@pytest.mark.parametrize("meanwhile", ["written anew", "answered"])
+def test_a_delete_that_is_collected_while_it_is_copied_is_left_to_the_copys_observers(
+    ground: Ground, target: Target, meanwhile: str
+) -> None:
+    source = ground.repo(TABLES)
+    put(source, text, "a", "text")
+    work(source)
+    if meanwhile == "written anew":
+        source.pause_observer(measure)  # Else the delete is answered before it is collected.
+    delete(source, text, "a")
+    # A collector has begun, and comes to the row once it is being copied.
+    source.context.store.raise_safe_point(source.snapshot().start_ts)
+    collected: list[int] = []
+
+    def collect(found: object, kind: Kind, *_: object) -> None:
+        if kind is Kind.LOCK and not collected:
+            collected.append(0)
+            if meanwhile == "written anew":
+                put(source, text, "a", "newer text")
+            else:
+                work(source)
+            collected.append(source.collect_garbage(retention=0).deleted)
+
+    target.copy(ground.repo(TABLES, store=heard(ground.store, scan_kind=collect)))
+    assert collected == [0, 1]
+    copied = target.repo()
+    assert errors(copied) == []
+    assert copied.pending() == {"docs.text": 1}
+    if meanwhile == "written anew":
+        copied.resume_observer(measure)
+    work(copied)
+    assert state(copied) == {("docs", "a", "size"): 0, ("docs", "a", "letters"): ""}
+
+
 def test_what_is_resumed_while_a_copy_is_interrupted_is_not_paused_in_it(
     repo: Repository, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -45,7 +45,7 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from functools import partial
@@ -247,12 +247,6 @@ def _opened_store(target: str) -> Iterator[Store]:
         store.close()
 
 
-@contextmanager
-def _left_open(store: Store) -> Iterator[Store]:
-    """The target's store, which is open."""
-    yield store
-
-
 def copy_store(
     source: Repository,
     store: Store,
@@ -298,7 +292,7 @@ def copy_store(
     ranges = runner.cut(context.store, found.left)
     if not walk.begin({}, ranges, found.counts):
         raise _overtaken()
-    to_store = of_task or partial(_left_open, store)
+    to_store = of_task or (lambda: nullcontext(store))
     if parts is None:
         copy = _CopyRange(walk, note.ts, history, to_store)
         stages = [runner.run(context, ranges, copy, title="Copying", tick=hold.tick)]
@@ -652,22 +646,26 @@ class _Copy:
         ts = self._ts
         cells = {one[0].column: WriteRecords(self._source, *one, _VERSIONS) for one in known}
         seen = _seen_by_then(cells, failed, ts)
+        for column in (notified.keys() | seen.keys()) - cells.keys():
+            if self._context.columns.get((self._table, column)):
+                # It was deleted, and the delete has been answered and removed since.
+                cells[column] = WriteRecords(self._source, Cell(self._table, row, column), (), 1)
         for column, records in cells.items():
             change = _newest_change(records, ts)
-            if change is None and any(seen.get(column, ())):
+            entries = notified.get(column, {})
+            pending = _upto(ts, entries)
+            if change is None and (pending or any(seen.get(column, ()))):
                 # It was deleted, perhaps just before `ts`, and the delete has been removed since.
                 change = ts, encode_write(Op.DELETE, ts - 1)
             if change is None:
                 continue
             commit_ts, raw = change
-            entries = notified.get(column, {})
-            pending = _upto(ts, entries)
             # An entry where nothing was written may be of what was a dead letter at `ts`.
-            if not pending and (
+            if max(pending, default=0) < commit_ts and (
                 any(upto < commit_ts for upto in seen.get(column, ()))
                 or any(records.newest_upto(at) != at for at in entries)
             ):
-                pending = {commit_ts: b""}
+                pending[commit_ts] = b""
             older = self._older(column, records, commit_ts)
             if decode_write(raw).op is Op.DELETE and not (pending or commit_ts > self._floor):
                 continue
