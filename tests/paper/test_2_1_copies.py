@@ -587,6 +587,24 @@ def test_a_copy_that_was_interrupted_goes_on_at_the_same_timestamp(
     assert errors(target.repo()) == []
 
 
+def test_a_copy_goes_on_beside_a_collector_that_raises_the_safe_point_just_then(
+    ground: Ground, target: Target
+) -> None:
+    collecting, raised = ground.repo(TABLES), []
+    for number in range(9):
+        put(collecting, text, "a", f"version {number}")
+
+    def raise_it(found: int, *_: object) -> None:
+        if found < 3:  # Each time after the copy has asked for it.
+            raised.append(found + 1)
+            collecting.context.store.raise_safe_point(found + 1)
+
+    source = ground.repo(TABLES, store=heard(ground.store, safe_point=raise_it))
+    assert state(target.copied(source)) == state(collecting)
+    assert raised == [1, 2, 3]
+    assert source.holds() == []
+
+
 class SlowClock(Clock):
     """Each look at it takes a while, as in a process that is held up between any two lines."""
 

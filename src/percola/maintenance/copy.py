@@ -423,15 +423,17 @@ class _Hold:
         """Raises UsageError if versions are gone already."""
         clock, store, note = self._context.clock, self._context.store, self._note
         self._renewed_at = clock.monotonic()
-        try:
-            # Not `ts`: a delete up to it could be removed once it is answered, and so before its
-            # row is read.
-            hold(store, clock, note.hold, min(store.safe_point(), note.ts), HELD)
-        except SnapshotTooOldError as error:
-            raise UsageError(
-                f"The copy is of timestamp {note.ts}, and garbage collection in {note.source} has "
-                f"gone beyond it. Delete {self._place} and begin again."
-            ) from error
+        while True:
+            try:
+                # Not `ts`: a delete up to it could be removed once answered, before its row is read.
+                hold(store, clock, note.hold, min(store.safe_point(), note.ts), HELD)
+                return
+            except SnapshotTooOldError as error:
+                if error.safe_point > note.ts:  # Else a collector has raised it just now.
+                    raise UsageError(
+                        f"The copy is of timestamp {note.ts}, and garbage collection in "
+                        f"{note.source} has gone beyond it. Delete {self._place} and begin again."
+                    ) from error
 
     def tick(self) -> None:
         """Renew it if it is time."""
