@@ -145,7 +145,7 @@ pub struct Calls {
     codecs: [(Py<PyAny>, Py<PyAny>); 3],
     columns: Held<Columns>,
     pub commits: Py<Commits>,
-    /// Has an attribute `none_as_of`: `percola.store.lmdb.feed.Feeds`.
+    /// Has the attributes `as_of` and `known`: `percola.store.lmdb.feed.Feeds`.
     pub feeds: Py<PyAny>,
     pub leases: Py<ActiveSnapshots>,
 }

@@ -310,7 +310,8 @@ impl Commits {
         }
     }
 
-    /// Commits, if no other process writes and no table keeps a feed as of the list `feeds`.
+    /// Commits, if no other process writes and the list of feeds is still that of number `feeds`, as
+    /// of which none of the tables keeps one.
     ///
     /// `turn` is the file of the turn lock, `noted` has the keys of cells that are notified,
     /// `removed` those of notify entries that are deleted. Returns what `commit_cells` does, None

@@ -470,10 +470,22 @@ impl TransactionBase {
         if self.two_phase || !self.is_plain(py) {
             return Ok(None);
         }
-        let feeds = calls.feeds.bind(py).getattr(intern!(py, "none_as_of"))?;
-        let Ok(feeds) = feeds.extract() else {
+        // In this order, as `Feeds.current` stores them in the other one.
+        let feeds = calls.feeds.bind(py);
+        let Ok(as_of) = feeds.getattr(intern!(py, "as_of"))?.extract() else {
             return Ok(None);
         };
+        let known = feeds.getattr(intern!(py, "known"))?;
+        if known.is_truthy()? {
+            let prefix = |write: &Write| write.key.get(..2).map(<[u8]>::to_vec);
+            let mut prefixes: Vec<_> = base.own.get(py).writes.iter().map(prefix).collect();
+            prefixes.dedup();
+            for prefix in prefixes.into_iter().flatten() {
+                if known.contains(PyBytes::new(py, &prefix))? {
+                    return Ok(None);
+                }
+            }
+        }
         // Taken, so that nothing else has the writes while they are read without the GIL.
         let own = std::mem::take(&mut *base.own.edit(py));
         if own.in_python.is_some() {
@@ -486,7 +498,7 @@ impl TransactionBase {
         let outcome = calls
             .commits
             .get()
-            .at_once(py, start_ts, &own.writes, feeds);
+            .at_once(py, start_ts, &own.writes, as_of);
         let Ok(None) = outcome else {
             base.end(py)?;
             let commit_ts = outcome?;

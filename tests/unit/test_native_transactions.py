@@ -173,6 +173,36 @@ def test_what_is_usual_is_done_natively(repo: Repository, monkeypatch: pytest.Mo
             later.get(text, "a")
 
 
+def test_a_feed_costs_commits_to_other_tables_nothing(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store: Any = repo.context.store
+    store.keep_feed("keyed")
+    repo.run(lambda t: t.set(text, "a", "finds out which tables keep one"))
+
+    def fail(*_: object) -> Any:
+        raise AssertionError("the native code has asked Python")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Transaction, "_commit", fail)
+        with repo.transaction() as t:
+            t.set(text, "a", "alone")
+            t.set(raw, "a", b"observed")
+        both = repo.transaction()
+        both.set(text, "b", "with one of that table")
+        both.set(value, b"b", b"listed")
+        with pytest.raises(AssertionError, match="has asked Python"):
+            both.commit()
+    assert list(store.changes("keyed", 0, t.commit_ts)) == []
+    both.commit()
+    # What Python commits, as it has notifications, say, takes native code as well.
+    monkeypatch.setattr(store, "_commit_cells_natively", fail)
+    with repo.transaction() as t:
+        t.notify(weak, "a")
+        t.set(text, "a", "notified")
+    assert [one.commit_ts for one in store.changes("keyed", 0, t.commit_ts)] == [both.commit_ts]
+
+
 def no_row() -> str:
     raise KeyError("no row")
 

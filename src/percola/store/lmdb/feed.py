@@ -14,7 +14,7 @@ rolled back or its process killed, the list is merely read once more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from percola.cells import SYSTEM_MARK, Cell, Kind, Op
@@ -42,7 +42,8 @@ class Feeds:
         database: the number of the database `changes` in the environment.
 
     Attributes:
-        none_as_of: the number of the list of feeds as of which there is none; None: not known.
+        as_of: the number of the list of feeds as of which `known` was read; -1: it was not read.
+        known: the prefixes of the tables that keep one.
     """
 
     def __init__(
@@ -53,9 +54,8 @@ class Feeds:
         self._keys = keys
         self._shared = shared
         self._view = shared.view
-        self._known: frozenset[bytes] = frozenset()
-        self._as_of = -1
-        self.none_as_of: int | None = None
+        self.known: frozenset[bytes] = frozenset()
+        self.as_of = -1
 
     # --- Writing ------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ class Feeds:
 
     def current(self, txn: Txn) -> frozenset[bytes]:
         """The prefixes of the tables that keep one; for a write transaction."""
-        if self._view[1] != self._as_of:
+        if self._view[1] != self.as_of:
             cursor = txn.cursor()
             found = set()
             if cursor.set_range(_FEED):
@@ -80,9 +80,19 @@ class Feeds:
                     if not key.startswith(_FEED):
                         break
                     found.add(key[len(_FEED) :])
-            self._known, self._as_of = frozenset(found), self._view[1]
-            self.none_as_of = None if found else self._as_of
-        return self._known
+            # In this order: who reads the number first never has it with an older list.
+            self.known = frozenset(found)
+            self.as_of = self._view[1]
+        return self.known
+
+    def none_as_of(self, prefixes: Iterable[bytes]) -> int | None:
+        """The number of the list as of which none of these tables keeps one; None: ask `current`.
+
+        A write transaction that finds the list of this number in force need not list anything.
+        """
+        as_of = self.as_of
+        known = self.known
+        return as_of if as_of >= 0 and not (known and known.intersection(prefixes)) else None
 
     def list_commit(
         self,

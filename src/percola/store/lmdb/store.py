@@ -198,7 +198,8 @@ class LmdbStore(OneStepStore):
         for write in writes:
             if write[0][0] not in prefixes:
                 self._keys.prefix(write[0][0])  # Raises UnknownTableError, or knows it from now on.
-        commits, feeds_as_of = self._commits, self._feeds.none_as_of
+        commits = self._commits
+        feeds_as_of = self._feeds.none_as_of(prefixes[write[0][0]] for write in writes)
         plain = not deletes or all(kind is Kind.NOTIFY for kind, _, _ in deletes)
         if commits is not None and feeds_as_of is not None and plain:
             noted = [self._key(*cell) for cell in notifications]
