@@ -425,7 +425,7 @@ class _Hold:
         self._renewed_at = clock.monotonic()
         while True:
             try:
-                # Not `ts`: a delete up to it could be removed once answered, before its row is read.
+                # Not `ts`: a delete could be removed once answered, before its row is read.
                 hold(store, clock, note.hold, min(store.safe_point(), note.ts), HELD)
                 return
             except SnapshotTooOldError as error:
