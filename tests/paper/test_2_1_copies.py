@@ -14,6 +14,7 @@ from borrowed import only_near
 from stores import (
     Ground,
     PassingStore,
+    ScriptedClock,
     cell_of,
     delete,
     die,
@@ -36,7 +37,7 @@ from percola import (
     Worker,
     observer,
 )
-from percola.catalog import feed_since
+from percola.catalog import RUNS, feed_since
 from percola.cells import MAX_TS, Cell, Kind
 from percola.clock import Clock
 from percola.coordination.memory import MemoryCoordination
@@ -469,6 +470,29 @@ def test_a_delete_that_is_collected_while_it_is_copied_is_left_to_the_copys_obse
         copied.resume_observer(measure)
     work(copied)
     assert state(copied) == {("docs", "a", "size"): 0, ("docs", "a", "letters"): ""}
+
+
+def test_a_record_of_a_run_that_is_forgotten_while_it_is_copied_is_left_out(
+    ground: Ground, target: Target
+) -> None:
+    source = ground.repo(TABLES, clock=ScriptedClock())
+    source.record_runs()
+    notify(source, again, *ROWS)
+    Worker(source, [look], threads=1).run_until_idle()
+    [*recorded] = walk_kind(source.context.store, Kind.DATA, RUNS.name)
+    assert recorded, "of runs of which not all fits into a write record"
+    # A collector has begun, and comes to the records once they are being copied.
+    source.context.store.raise_safe_point(source.snapshot().start_ts)
+
+    def forget(found: object, kind: Kind, table: str, *_: object) -> None:
+        if (kind, table) == (Kind.WRITE, RUNS.name):
+            source.collect_garbage(retention=0)
+
+    target.copy(ground.repo(TABLES, store=heard(ground.store, scan_kind=forget)))
+    assert [*walk_kind(source.context.store, Kind.DATA, RUNS.name)] == []
+    copied = target.repo()
+    assert errors(copied) == []
+    assert state(copied) == {}
 
 
 def test_what_is_resumed_while_a_copy_is_interrupted_is_not_paused_in_it(

@@ -592,11 +592,9 @@ class _Copy:
         if self._ahead is None or start == self._ahead.end:
             self._ahead = self._look_ahead(start)
         notified, failed, end = self._ahead
-        cells, following = scan_writes(
-            self._source, table, start, end, _RECORDS, versions=_VERSIONS
-        )
+        cells, after = scan_writes(self._source, table, start, end, _RECORDS, versions=_VERSIONS)
         self._source.check_safe_point(self._ts)
-        upto = following or end
+        upto = after or end
         rows: dict[bytes, list[tuple[Cell, list[tuple[int, bytes]]]]] = {}
         for one in cells:
             rows.setdefault(one[0].row, []).append(one)
@@ -709,8 +707,10 @@ class _Copy:
         found = self._source.entries(cell, Kind.DATA, start_ts, start_ts)
         if not found:
             self._source.check_safe_point(self._ts)
-            if records.newest_upto(min(self._source.safe_point(), self._ts)) > commit_ts:
-                return []  # It is superseded there, and was removed meanwhile.
+            there = self._source.entries(cell, Kind.WRITE, commit_ts, commit_ts)
+            upto = min(self._source.safe_point(), self._ts)
+            if not there or records.newest_upto(upto) > commit_ts:
+                return []  # It was removed meanwhile, as superseded there, or a run's old record.
             raise missing_data(cell, commit_ts, start_ts)
         value = found[0][1]
         if len(value) > self._store.limits.value_bytes:
