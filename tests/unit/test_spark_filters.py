@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import decimal
 import math
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,10 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
     StringStartsWith,
 )
-from pyspark.sql.types import FloatType, StringType, StructField, StructType
+from pyspark.sql.types import FloatType, StringType, StructField, StructType, VariantVal
 
 import percola
-from percola import DATE, JSON, TIMESTAMP, Table
+from percola import DATE, JSON, TIMESTAMP, Table, decimal_of
 from percola.spark.columns import Chosen, chosen, schema_of
 from percola.spark.options import Options
 from percola.spark.partitioning import Range
@@ -163,6 +164,22 @@ def test_a_day_that_java_has_shifted_is_left_to_spark() -> None:
                 assert (sieve_of(filter_, one, kind) is not None) == is_told
             for filter_ in (LessThan(("row",), other), In(("row",), (None, other))):
                 assert (row_ranges_of(filter_, "row", codec) is not None) == is_told
+
+
+def test_a_decimal_that_pyspark_has_rounded_is_left_to_spark() -> None:
+    """PySpark makes the value of a filter from one of Java, with the digits of Python's default."""
+    codec = decimal_of(38, 10)
+    table: Table[Any] = Table("t", rows=codec)
+    table.column("cost", codec)
+    one = chosen(table)[1]
+    kind = schema_of([one]).field(0).type
+    for text, is_told in (("12345678901234567.1234567890", True), (f"{'1' * 28}.23456", False)):
+        value = VariantVal.parseJson(text).toPython()
+        assert (value == decimal.Decimal(text)) == is_told
+        for filter_ in (EqualTo(("cost",), value), In(("cost",), (None, value))):
+            assert (sieve_of(filter_, one, kind) is not None) == is_told
+        for filter_ in (LessThan(("row",), value), In(("row",), (None, value))):
+            assert (row_ranges_of(filter_, "row", codec) is not None) == is_told
 
 
 def test_text_that_is_compared_by_rules_of_a_language_is_left_to_spark() -> None:

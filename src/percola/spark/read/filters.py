@@ -10,7 +10,9 @@ than all numbers), the row passes.
 
 A date or time of 1582-10-15 in a filter may have been another one: the Java classes in which Spark
 hands it down have no day between 1582-10-04 and that one, and Spark takes the next that they have.
-So filters with it, or with a day beside it because of zones, are left to Spark.
+So filters with it, or with a day beside it because of zones, are left to Spark. So are those with
+a decimal of as many digits as Python's default context has (28): PySpark makes the decimal by a
+multiplication, which rounds a longer one to these.
 
 Spark pushes filters down only if `spark.sql.python.filterPushdown.enabled` is set
 (`percola.spark.configure` sets it), and otherwise refuses a reader that supports them.
@@ -22,6 +24,7 @@ and for all scans of one query: users have to load a table for each use.
 
 from __future__ import annotations
 
+import decimal
 import math
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime
@@ -126,11 +129,16 @@ def _attribute(filter_: Filter) -> str | None:
 
 
 def _is_exact(filter_: Filter) -> bool:
-    """Whether no date or time of a filter may have been another one in the query."""
+    """Whether no date, time or decimal of a filter may have been another one in the query."""
     value: Any = getattr(filter_, "value", None)
-    values = value if isinstance(filter_, In) else (value,)
-    days = (one.date() if isinstance(one, datetime) else one for one in values)
-    return not any(isinstance(day, date) and _SHIFTED[0] <= day <= _SHIFTED[1] for day in days)
+    return not any(map(_may_differ, value if isinstance(filter_, In) else (value,)))
+
+
+def _may_differ(value: Any) -> bool:
+    if isinstance(value, decimal.Decimal):
+        return len(value.as_tuple().digits) >= decimal.getcontext().prec
+    day = value.date() if isinstance(value, datetime) else value
+    return isinstance(day, date) and _SHIFTED[0] <= day <= _SHIFTED[1]
 
 
 # --- Rows -----------------------------------------------------------------------------------
