@@ -20,6 +20,7 @@ from percola import (
     Repository,
     Table,
     Transaction,
+    UsageError,
 )
 from percola.spark import in_transactions
 
@@ -149,6 +150,21 @@ def test_what_a_transaction_raises_ends_the_job_with_its_words_and_nothing_is_wr
     with pytest.raises(Exception, match="A row of 1000 bytes in the table 'stock' does not fit"):
         deliveries(spark, [1], 1).mapPartitions(load).count()
     assert not list(repo.snapshot().scan(stock))
+
+
+def test_a_function_that_would_do_its_work_after_the_commit_is_refused(repo: Repository) -> None:
+    def load(t: Transaction, rows: list[str]) -> Iterator[str]:
+        for row in rows:
+            t.set(newest, row, 1)
+            yield row
+
+    with pytest.raises(UsageError, match="load cannot run in transactions: a coroutine or a gene"):
+        in_transactions(load, repo.address)
+    hidden = in_transactions(lambda t, rows: load(t, rows), repo.address)
+    with pytest.raises(UsageError, match="lambda> cannot run in transactions"):
+        list(hidden(["a"]))
+    given = in_transactions(lambda t, rows: iter(rows), repo.address)
+    assert [list(one) for one in given(["a"])] == [["a"]]
 
 
 def test_bytes_bound_a_transaction_as_well(spark: SparkSession, repo: Repository) -> None:

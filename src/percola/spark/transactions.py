@@ -26,9 +26,10 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 import percola
-from percola import ConflictingOptionsError, Table, Transaction
+from percola import ConflictingOptionsError, Table, Transaction, UsageError
 from percola.connect.address import portable
 from percola.spark.chunks import CHUNK_BYTES, CHUNK_ROWS, chunked, weight
+from percola.transactions.retry import is_undone, works_later
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -59,12 +60,14 @@ def in_transactions(
         notify: whether writes of observed columns notify (`Repository.transaction`).
 
     Raises ConflictingOptionsError for numbers below 1, NotARepositoryError for a repository in
-    memory. Tasks raise what `percola.open`, `Repository.run` and `body` raise: Spark then retries
+    memory, UsageError for a `body` that is a coroutine or a generator. Tasks raise what `percola.open`, `Repository.run` and `body` raise: Spark then retries
     the task, and fails the job after its maximum number of attempts.
     """
     for name, number in (("chunk_rows", chunk_rows), ("chunk_bytes", chunk_bytes)):
         if number < 1:
             raise ConflictingOptionsError(f"{name} must be at least 1, not {number}.")
+    if works_later(body):
+        raise _works_later(body)
     return _InTransactions(body, portable(repository), (*schema,), chunk_rows, chunk_bytes, notify)
 
 
@@ -86,4 +89,15 @@ class _InTransactions(Generic[R, T]):
                 yield repo.run(partial(self._run, chunk), notify=self.notify)
 
     def _run(self, chunk: list[R], t: Transaction) -> T:
-        return self.body(t, [*chunk])  # A list of its own: it may be run again.
+        result = self.body(t, [*chunk])  # A list of its own: it may be run again.
+        if is_undone(result):
+            raise _works_later(self.body)
+        return result
+
+
+def _works_later(body: Callable[..., object]) -> UsageError:
+    name = getattr(body, "__qualname__", repr(body))
+    return UsageError(
+        f"{name} cannot run in transactions: a coroutine or a generator does its work after the "
+        "transaction has committed. Make it a plain function, which returns what would be yielded."
+    )
