@@ -60,8 +60,9 @@ def in_transactions(
         notify: whether writes of observed columns notify (`Repository.transaction`).
 
     Raises ConflictingOptionsError for numbers below 1, NotARepositoryError for a repository in
-    memory, UsageError for a `body` that is a coroutine or a generator. Tasks raise what `percola.open`, `Repository.run` and `body` raise: Spark then retries
-    the task, and fails the job after its maximum number of attempts.
+    memory, UsageError for a `body` that is a coroutine or a generator. Tasks raise what
+    `percola.open`, `Repository.run` and `body` raise: Spark then retries the task, and fails the
+    job after its maximum number of attempts.
     """
     for name, number in (("chunk_rows", chunk_rows), ("chunk_bytes", chunk_bytes)):
         if number < 1:
