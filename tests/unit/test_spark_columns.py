@@ -335,3 +335,22 @@ def test_a_schema_names_columns_once_and_at_least_one() -> None:
         chosen(docs, StructType([]))
     with pytest.raises(SchemaError, match="'title' twice"):
         chosen(docs, struct("title string, title string"))
+
+
+def test_a_table_is_gone_through_as_often_however_many_of_its_columns_are_chosen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    members, looks = Table.members.fget, []  # type: ignore[attr-defined]
+
+    def members_of(table: Table[Any]) -> Any:
+        looks.append(table.name)
+        return members(table)
+
+    monkeypatch.setattr(Table, "members", property(members_of))
+    for name, count in (("narrow", 2), ("wide", 200)):
+        table = Table(name)
+        for at in range(count):
+            table.column(f"c{at}", int)
+        assert len(chosen(table, fields_of(table))) == 1 + count
+        assert len(chosen(table, None, ",".join(f"c{at}" for at in range(count)))) == 1 + count
+    assert 0 < looks.count("wide") == looks.count("narrow")

@@ -63,6 +63,9 @@ Rows: TypeAlias = Sequence[tuple[bytes, Mapping[bytes, bytes]]]
 Raws: TypeAlias = "Sequence[bytes | None] | pa.Array"
 """Encoded values: bytes, or an Arrow array of bytes."""
 
+Members: TypeAlias = "Mapping[str, Column[Any, Any] | Family[Any, Any] | WeakColumn[Any]]"
+"""The columns and families of a table by name."""
+
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
@@ -153,15 +156,16 @@ def chosen(
     Raises UnknownColumnError for unknown columns, WrongTypeError for a type that a column cannot
     have, SchemaError for names that collide and for an empty list of names.
     """
+    members = {member.name: member for member in table.members}
     if schema is None:
         whole = fields_of(table, row_name)
         if names is None:
-            return [_chosen_field(table, field, row_name) for field in whole]
+            return [_chosen_field(table, members, field, row_name) for field in whole]
         listed = _listed(names)
         if row_name not in listed:
             listed.insert(0, row_name)
-        return [_chosen_name(table, name, row_name) for name in listed]
-    found = [_chosen_field(table, field, row_name, writing) for field in schema]
+        return [_chosen_name(table, members, name, row_name) for name in listed]
+    found = [_chosen_field(table, members, field, row_name, writing) for field in schema]
     seen: set[str] = set()
     for one in found:
         if one.name in seen:
@@ -189,15 +193,14 @@ def _listed(names: str) -> list[str]:
 
 
 def _member(
-    table: Table[Any], name: str, row_name: str
+    table: Table[Any], by_name: Members, name: str, row_name: str
 ) -> Column[Any, Any] | Family[Any, Any] | None:
     """The column or family that a Spark column's name refers to; None is the row's key."""
     if name == row_name:
-        for member in table.members:
+        for member in by_name.values():
             if not isinstance(member, WeakColumn):
                 _check_row_name(table, member.name, row_name)
         return None
-    by_name = {member.name: member for member in table.members}
     found = by_name.get(name)
     if found is None:
         family, colon, qualifier = name.partition(":")
@@ -220,16 +223,20 @@ def _member(
     return found
 
 
-def _chosen_name(table: Table[Any], name: str, row_name: str) -> Chosen:
-    member = _member(table, name, row_name)
+def _chosen_name(table: Table[Any], members: Members, name: str, row_name: str) -> Chosen:
+    member = _member(table, members, name, row_name)
     kind = row_type(table) if member is None else _default_type(member)
     return Chosen(StructField(name, kind), member, row_codec(table) if member is None else None)
 
 
 def _chosen_field(
-    table: Table[Any], field: StructField, row_name: str, writing: bool = False
+    table: Table[Any],
+    members: Members,
+    field: StructField,
+    row_name: str,
+    writing: bool = False,
 ) -> Chosen:
-    member = _member(table, field.name, row_name)
+    member = _member(table, members, field.name, row_name)
     kind = field.dataType
     if member is None:
         codec = row_codec(table)
