@@ -32,7 +32,7 @@ from percola.spark.columns import Chosen, chosen, schema_of
 from percola.spark.options import Options
 from percola.spark.partitioning import Range
 from percola.spark.read.filters import FilteringReader, intersected, row_ranges_of, sieve_of
-from percola.spark.read.scan import RangeReader, Sieve
+from percola.spark.read.scan import RangeReader, Sieve, merged
 
 docs = Table("docs")
 docs.column("title", str)
@@ -288,3 +288,24 @@ def test_rows_of_an_intersection_are_those_in_both(
         assert is_in(key, both) == (is_in(key, some) and is_in(key, others))
     assert all(high is None or low < high for low, high in both)
     assert both == sorted(both, key=lambda one: one.start)
+
+
+def test_large_rows_that_are_looked_up_do_not_come_all_at_once() -> None:
+    keys = [b"%02d" % number for number in range(40)]
+    with percola.open("memory:", [docs]) as repo:
+        with repo.transaction() as t:
+            for key in keys:
+                t.set(docs.resolve("title"), key.decode(), "x" * (1 << 20))  # type: ignore[arg-type]
+        reader = RangeReader(repo.context, "docs", t.commit_ts)
+        found = list(reader.points(chosen(docs, names="title"), keys))
+    assert sum(batch.num_rows for batch in found) == len(keys)
+    assert max(batch.nbytes for batch in found) < 20 << 20
+
+
+def test_what_is_found_of_several_ranges_is_put_together_up_to_some_megabytes() -> None:
+    small, large = (pa.record_batch({"body": [b"x" * size]}) for size in (10, 5 << 20))
+    found = list(merged(iter([small, small, large, large, large, small])))
+    assert [one.num_rows for one in found] == [4, 2]
+    assert pa.concat_batches(found).column("body").to_pylist() == [
+        one.column("body")[0].as_py() for one in (small, small, large, large, large, small)
+    ]

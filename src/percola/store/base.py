@@ -45,6 +45,7 @@ SYSTEM_TABLE: Final = "@percola"
 
 _RECORD_ROOM: Final = 4096
 """Bytes that a record may add to a value stored in it."""
+_LONG_BYTES: Final = 16 << 20
 
 
 class Condition(NamedTuple):
@@ -436,17 +437,20 @@ class Store(ABC):
     ) -> dict[bytes, list[tuple[Cell, CellState]]]:
         """The cells that `scan` returns for each of `rows`: distinct, not necessarily adjacent.
 
-        Reads the first row, and further rows until it has about `limit` cells. A row that is
-        missing from the result has not been read; a row with an empty list has no cells. Rows
-        are whole. A remote store makes one call for as many rows as a request may name.
+        Reads the first row, and further rows until it has about `limit` cells, or many megabytes
+        of values. A row that is missing from the result has not been read; a row with an empty
+        list has no cells. Rows are whole. A remote store makes one call for as many rows as a
+        request may name.
         """
         found: dict[bytes, list[tuple[Cell, CellState]]] = {}
-        count = 0
+        count = size = 0
         for row in rows:
-            if found and count >= limit:
+            if found and (count >= limit or size >= _LONG_BYTES):
                 break
-            found[row], _ = self.scan(table, row, row + b"\0", ts, columns=columns, limit=limit)
-            count += len(found[row])
+            cells, _ = self.scan(table, row, row + b"\0", ts, columns=columns, limit=limit)
+            found[row] = cells
+            count += len(cells)
+            size += sum(len(value) for _, (_, _, value) in cells if value is not None)
         return found
 
     @abstractmethod

@@ -311,12 +311,13 @@ def _sifted(batch: Any, sieves: Sequence[Sieve]) -> Iterator[Any]:
 def merged(batches: Iterator[Any]) -> Iterator[Any]:
     """Concatenate small batches."""
     waiting: list[Any] = []
-    rows = 0
+    rows = size = 0
     for batch in batches:
         waiting.append(batch)
         rows += batch.num_rows
-        if rows >= _ROWS:
+        size += batch.nbytes
+        if rows >= _ROWS or size >= _BYTES:
             yield pa.concat_batches(waiting)
-            waiting, rows = [], 0
+            waiting, rows, size = [], 0, 0
     if waiting:
         yield pa.concat_batches(waiting)
