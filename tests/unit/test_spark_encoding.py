@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -287,3 +287,30 @@ def test_what_an_update_leaves_of_a_wide_row_is_locked_and_looked_up_at_once(
         assert changes.cells == {b"title": b"new"}
         assert changes.locks == {b"links:q0", b"links:q1", b"links:q2"}
         assert isinstance(changes.locks, Set)
+
+
+def test_large_rows_that_are_deleted_are_not_read_all_at_once(tmp_path: Path) -> None:
+    keys = [f"{number:02}" for number in range(40)]
+    with open_table(tmp_path / "repo") as repo:
+        with repo.transaction() as t:
+            for key in keys:
+                t.set(links["large"], key, "x" * (1 << 20))
+        given = {"path": str(tmp_path / "repo"), "table": "docs", "changesAt": str(t.commit_ts)}
+        schema = struct(f"row string, title string, links map<string,string>, {CHANGE} string")
+        batch = pa.RecordBatch.from_pylist(
+            [{"row": key, CHANGE: "delete"} for key in keys], arrow_schema(schema)
+        )
+        encoder = ChangeEncoder(repo, Options(given), schema)
+        read: list[int] = []
+        some_rows = encoder._reader.some_rows
+
+        def counted(rows: Sequence[bytes]) -> dict[bytes, dict[bytes, bytes]]:
+            found = some_rows(rows)
+            read.append(len(found))
+            return found
+
+        encoder._reader.some_rows = counted  # type: ignore[method-assign]
+        changes = list(encoder.encode(batch))
+    assert [one.row.decode() for one in changes] == keys
+    assert all(one.cells == {b"links:large": None} for one in changes)
+    assert sum(read) == len(keys) and max(read) < 20

@@ -123,17 +123,16 @@ class RangeReader:
                 parts = (rows, found.columns, found.values)
                 yield columns.batch(*(one[at : at + _CELLS] for one in parts))
 
-    def rows(self, keys: Iterable[bytes]) -> dict[bytes, dict[bytes, bytes]]:
-        """The encoded values of each of these rows, by column; raises the errors of `batches`."""
-        missing = list(dict.fromkeys(keys))
-        found: dict[bytes, dict[bytes, bytes]] = {}
-        while missing:
-            stored = self._store.scan_rows(self._table, missing, self._ts, limit=_CELLS)
-            self.metrics.calls += 1
-            for row, cells in stored.items():
-                found[row] = self._values(cells)
-            missing = [row for row in missing if row not in found]
-        return found
+    def some_rows(self, keys: Sequence[bytes]) -> dict[bytes, dict[bytes, bytes]]:
+        """The encoded values of rows by column, of as many of these as one call reads.
+
+        That is at least one of them, if there are any. Raises the errors of `batches`.
+        """
+        stored = self._store.scan_rows(
+            self._table, list(dict.fromkeys(keys)), self._ts, limit=_CELLS
+        )
+        self.metrics.calls += 1
+        return {row: self._values(cells) for row, cells in stored.items()}
 
     def _values(self, cells: Iterable[tuple[Cell, CellState]]) -> dict[bytes, bytes]:
         """The encoded values of a row's cells once their locks are resolved."""

@@ -16,7 +16,7 @@ by somebody else fails the job.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.types import DataType, MapType, StringType, StructType
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 CHANGE: Final = "_percola_change"
 """The last column of the rows: "insert", "update" or "delete". The catalog's Java has it too."""
+
+_ROWS: Final = 1000
+"""How many rows are asked for at once; large ones come a few at a time."""
 
 
 class ChangeEncoder:
@@ -59,29 +62,35 @@ class ChangeEncoder:
         self._columns = {one.key for one in members if isinstance(one, Column)}
         self._prefixes = tuple(one.prefix for one in members if isinstance(one, Family))
 
-    def encode(self, batch: pa.RecordBatch) -> list[RowWrites]:
-        """The writes of a batch, row by row.
+    def encode(self, batch: pa.RecordBatch) -> Iterator[RowWrites]:
+        """The writes of a batch, row by row. All that the rows were is never in memory at once.
 
         Raises UsageError for an inserted row that was there or has no value, LockTimeoutError,
         SnapshotTooOldError, and the errors of `Encoder.encode`.
         """
         rows = self._encoder.encode(batch)
         kinds = batch.column(batch.num_columns - 1).to_pylist()
-        stored = self._reader.rows([one.row for one in rows])
-        before = [stored[one.row] for one in rows]
-        same = self._same_texts(batch, before)
-        return [
-            self._changes(kind, one.row, was, {**one.cells, **kept})
-            for kind, one, was, kept in zip(kinds, rows, before, same, strict=True)
-        ]
+        left = list(range(len(rows)))
+        while left:
+            stored = self._reader.some_rows([rows[at].row for at in left[:_ROWS]])
+            found = [at for at in left[:_ROWS] if rows[at].row in stored]
+            left = [at for at in left[:_ROWS] if rows[at].row not in stored] + left[_ROWS:]
+            before = [stored[rows[at].row] for at in found]
+            same = self._same_texts(batch, found, before)
+            for at, was, kept in zip(found, before, same, strict=True):
+                one = rows[at]
+                yield self._changes(kinds[at], one.row, was, {**one.cells, **kept})
 
     def _same_texts(
-        self, batch: pa.RecordBatch, before: Sequence[Mapping[bytes, bytes]]
+        self, batch: pa.RecordBatch, places: list[int], before: Sequence[Mapping[bytes, bytes]]
     ) -> list[dict[bytes, bytes]]:
-        """The JSON whose text is what the row had: if it is encoded again, digits may be lost."""
+        """The JSON whose text is what the row had: if it is encoded again, digits may be lost.
+
+        `places` are the rows in the batch, and `before` is what they were.
+        """
         found: list[dict[bytes, bytes]] = [{} for _ in before]
         for at, member in self._texts:
-            values = batch.column(at).to_pylist()
+            values = batch.column(at).take(places).to_pylist()
             for kept, was, value in zip(found, before, values, strict=True):
                 if isinstance(member, Family):
                     texts = {member[name].key: text for name, text in value or ()}

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -184,7 +184,7 @@ def this_task() -> TaskContext:
 
 
 def chunks(
-    batches: Iterator[list[RowWrites]], most_rows: int, most_bytes: int
+    batches: Iterator[Iterable[RowWrites]], most_rows: int, most_bytes: int
 ) -> Iterator[list[RowWrites]]:
     """Cut rows into chunks, regardless of the boundaries of Spark's batches."""
     return chunked(itertools.chain.from_iterable(batches), most_rows, most_bytes, _bytes_of)
