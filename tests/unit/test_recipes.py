@@ -160,6 +160,21 @@ def test_sums_agree_with_a_computation_of_everything(batches: Any) -> None:
     assert {row.key for row in now.scan(recipe.table)} == set(expected), "empty groups are deleted"
 
 
+def test_a_sum_to_which_nothing_was_added_is_a_zero_of_its_type_and_no_missing_cell() -> None:
+    repo, sums = with_sums(price=decimal_of(9, 2), n=int, x=float)
+    repo.run(lambda t: sums.contribute(t, "a", {"g": {"price": Decimal(0), "n": 3}}))
+    row = repo.snapshot().get_row(sums.table, "g")  # In SQL a missing cell is NULL.
+    found = [row.get(column) for column in sums.measures.values()]
+    assert repr(found) == "[Decimal('0.00'), 3, 0.0]"
+    none = sums.get(repo.snapshot(), "other")
+    assert not none
+    assert repr([*none.sums.values()]) == "[Decimal('0.00'), 0, 0.0]"
+    with repo.transaction() as t:
+        t.delete(sums.measures["x"], "g")  # As if this measure had been declared later.
+        sums.contribute(t, "b", {"g": {"x": 0.0}})
+    assert repo.snapshot().get(sums.measures["x"], "g") == 0.0
+
+
 def test_a_measure_that_is_unknown_or_of_another_type_is_refused() -> None:
     repo, sums = with_sums(n=int, x=float)
     t = repo.transaction()

@@ -121,6 +121,11 @@ class Sums(Recipe, Generic[R]):
                     f"The measure {measure!r} of the sums {name!r} is {column.codec.name}, of "
                     "which sums would not be right: use int, float or percola.decimal_of(…)."
                 )
+        # As a column gives them, so that a group without rows has Decimal("0.00"), too.
+        self._zeros: Final[Mapping[str, Any]] = {
+            measure: column.decode_value(column.encode_value(_zero(column)))
+            for measure, column in self.measures.items()
+        }
         self._shards: Column[str, int] = self.table.column("shards", int)
         self._part: Family[str, Any] = self.table.family("part", VALUES)
         self._fold: WeakColumn[str] = self.table.weak_column("fold")
@@ -161,6 +166,9 @@ class Sums(Recipe, Generic[R]):
             count = (after is not None) - (before is not None)
             deltas = {measure: delta for measure, delta in deltas.items() if delta}
             self._add(t, group, count, deltas, writes)
+            if after is not None:
+                known = (before or {}).keys() | deltas.keys()
+                self._begin(t, group, [one for one in self.measures if one not in known], writes)
         # All or nothing: a program may catch the error of one row, and commit the others.
         self.applied.record(t, row, now, changes)
         for column, group, value in writes:
@@ -260,6 +268,12 @@ class Sums(Recipe, Generic[R]):
             # Perhaps nothing contributes any more. There may be parts, so only a fold can tell.
             t.notify(self._fold, group)
 
+    def _begin(self, t: Transaction, group: str, measures: Sequence[str], writes: _Writes) -> None:
+        """Have a group whose sums are 0 so far say so: a missing cell is NULL in SQL."""
+        for measure in measures:
+            if t.get(self.measures[measure], group) is None:
+                writes.append((self.measures[measure], group, self._zeros[measure]))
+
     def _note_conflict(self, error: ConflictError) -> None:
         """Have the next transaction of this process give the group more shards."""
         cell = error.cell
@@ -314,7 +328,7 @@ class Sums(Recipe, Generic[R]):
 
     def _aggregate(self, row: Row[str]) -> Aggregate:
         count = row.get(self.count) or 0
-        sums = {m: row.get(column) or _zero(column) for m, column in self.measures.items()}
+        sums = {m: row.get(column) or self._zeros[m] for m, column in self.measures.items()}
         for part in row.family(self._part).values():
             count += part.get(_COUNT, 0)
             for measure in sums:
