@@ -252,6 +252,35 @@ def test_a_recipe_follows_the_groups_of_observed_sums_also_where_they_have_shard
     assert largest() == [5, "red"]
 
 
+def test_observed_trees_and_distinct_values_run_observers_when_a_group_changes() -> None:
+    source = Table("source")
+    best = Tree("best", source, MAX, observed=True)
+    kinds = Distinct("kinds", source, observed=True)
+    ran: list[tuple[str, object]] = []
+
+    @observer(best.value)
+    def note_best(t: Transaction, group: str) -> None:
+        ran.append((group, t.get(best.value, group)))
+
+    @observer(kinds.counts.count)
+    def note_kinds(t: Transaction, group: str) -> None:
+        ran.append((group, kinds.get(t, group)))
+
+    repo = opened(source, best, kinds)
+    observers = [note_best, note_kinds, *best.observers, *kinds.observers]
+    expected = []
+    for row, number in (("a", 5), ("b", 3), ("c", 7)):
+        with repo.transaction() as t:
+            best.contribute(t, row, {"red": number})
+            kinds.contribute(t, row, {"blue": ["odd"]})
+        work(repo, observers)
+        expected += {"a": [("blue", 1), ("red", 5)], "b": [], "c": [("red", 7)]}[row]
+        assert sorted(ran) == sorted(expected)
+    repo.run(lambda t: [best.contribute(t, row, {}) for row in "abc"])
+    work(repo, observers)
+    assert ran[-1] == ("red", None)
+
+
 @pytest.mark.parametrize("there", [{}, {"red": {"n": 5}}])
 def test_parts_that_cancel_out_run_the_observer_of_a_group_that_was_read_between_them(
     there: Contributions,

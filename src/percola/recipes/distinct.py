@@ -31,20 +31,26 @@ class Distinct(Recipe, Generic[R]):
 
     Args:
         name: of the derived table; `NAME.values` has a row for each group and value.
-        source: the table whose rows contribute, of which this declares the column `applied.NAME`.
+        source: the table whose rows contribute, of which this declares the column
+            `applied.NAME.values`.
+        feed: whether changes of the derived table can be followed.
+        observed: whether `counts.count` is an observed column: an observer of it may read a group
+            with `get`, and contribute for it to another recipe, whose source is `counts.table`.
 
     Attributes:
-        counts: the number of different values of each group.
+        counts: the number of different values of each group, as a `Sums` without measures.
         tables: what the schema must contain besides the source.
         observers: what a worker must run.
     """
 
-    def __init__(self, name: str, source: Table[R], *, feed: bool = False) -> None:
+    def __init__(
+        self, name: str, source: Table[R], *, feed: bool = False, observed: bool = False
+    ) -> None:
         self.applied: Final[Applied[R]] = Applied(source, f"{name}.values")
         self.values_table: Final[Table[str]] = Table(f"{name}.values")
         self._refs: Column[str, int] = self.values_table.column("refs", int)
         self._value: Column[str, str] = self.values_table.column("value", str)
-        self.counts: Final[Sums[str]] = Sums(name, self.values_table, feed=feed)
+        self.counts: Final[Sums[str]] = Sums(name, self.values_table, feed=feed, observed=observed)
         self.tables = (self.values_table, *self.counts.tables)
         self.observers = self.counts.observers
 

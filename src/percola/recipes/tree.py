@@ -322,17 +322,30 @@ class Tree(Recipe, Generic[R]):
         name: of the derived table, which this declares.
         source: the table whose rows contribute, of which this declares the column `applied.NAME`.
         monoid: how contributions are combined.
+        feed: whether changes of the derived table can be followed.
+        observed: whether `value` is an observed column: an observer of it runs for the row
+            `key(group)` when the aggregate of a group has changed, and may contribute for that row
+            to another recipe, whose source is `table`.
 
     Attributes:
+        table: the derived table.
         value: the column with the aggregate of a group, in the row `key(group)`.
         tables: what the schema must contain besides the source.
         observers: what a worker must run.
     """
 
-    def __init__(self, name: str, source: Table[R], monoid: Monoid, *, feed: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        source: Table[R],
+        monoid: Monoid,
+        *,
+        feed: bool = False,
+        observed: bool = False,
+    ) -> None:
         self.table: Final[Table[str]] = Table(name, feed=feed)
         self.monoid: Final = monoid
-        self.value: Final[Column[str, Any]] = self.table.column("value", VALUES)
+        self.value: Final[Column[str, Any]] = self.table.column("value", VALUES, observed=observed)
         self._nodes: Final = Nodes(self.table, monoid, self.table.weak_column("due"))
         self.applied: Final[Applied[R]] = Applied(source, name)
         self.tables = (self.table,)
