@@ -1,4 +1,4 @@
-"""§2.4: a worker that starts says which columns have dirty cells that nobody will look at."""
+"""§2.4: a worker says which columns have dirty cells that nobody will look at."""
 
 from __future__ import annotations
 
@@ -55,6 +55,24 @@ def test_each_column_with_dirty_cells_and_no_observer_is_one_line(
         "links.target has 1 dirty cell, and no worker observes it.",
     ]
     started(repo, "contents", "title", "poke", "target")
+    assert logged(caplog) == []
+
+
+def test_a_worker_that_is_idle_says_what_its_runs_have_notified_and_nobody_observes(
+    repo: Repository, caplog: pytest.LogCaptureFixture
+) -> None:
+    def follow(t: Transaction, row: str) -> None:
+        t.notify(poke, row)
+
+    repo.run(lambda t: [t.set(contents, "a", "text"), t.set(target, "a", "x")])
+    worker = Worker(repo, [observer(contents, name="contents")(follow)], threads=1)
+    assert worker.run_until_idle()
+    assert logged(caplog) == [
+        "links.target has 1 dirty cell, and no worker observes it.",  # When it started, once.
+        "docs.poke has 1 dirty cell, and no worker observes it.",
+    ]
+    repo.run(lambda t: t.set(contents, "b", "text"))
+    assert Worker(repo, worker._observers, warn_unobserved=False).run_until_idle()
     assert logged(caplog) == []
 
 

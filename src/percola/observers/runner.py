@@ -99,8 +99,8 @@ class WorkerOptions:
         report: seconds between reports of its numbers, for `percola serve`
             (`percola.observers.reports`). None: it reports nothing. `percola worker` has it do so
             every 5 seconds, and so does `run_workers` unless it is given options.
-        warn_unobserved: log, when the worker starts, which columns have dirty cells and no
-            observer in any worker.
+        warn_unobserved: log, when the worker starts and when `run_until_idle` ends, which columns
+            have dirty cells and no observer in any worker.
     """
 
     threads: int = 4

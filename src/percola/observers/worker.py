@@ -153,6 +153,7 @@ class Worker:
         self._runs = self._new_runner()
         self._survey = Survey(self._context, self._observers)
         self._reporter: Reporter | None = None
+        self._told: set[str] = set()
         self._schedule = Schedule(
             self._context, self._observers, self._options.sweep, self._options.rescan, self._wake
         )
@@ -192,7 +193,7 @@ class Worker:
         self._has_started = True
         coordination = self._context.coordination
         if self._options.warn_unobserved:
-            warn_of_unobserved(self._context, self._observers)
+            self._told = warn_of_unobserved(self._context, self._observers)
         _announce(coordination, self._observers.announcement)
         self._announced = True
         self._unlisten = coordination.on_wake(self._schedule.note_wake_up)
@@ -269,9 +270,13 @@ class Worker:
         """
         self._schedule.ending = True
         try:
-            return self._work(self.is_idle)
+            done = self._work(self.is_idle)
         finally:
             self._schedule.ending = False
+        if done and self._options.warn_unobserved:
+            with contextlib.suppress(PercolaError):  # The work is done, and this is advice.
+                warn_of_unobserved(self._context, self._observers, self._told)
+        return done
 
     @contextlib.contextmanager
     def ending_with_input(self) -> Iterator[None]:
