@@ -59,8 +59,9 @@ def test_mypy_names_the_wrong_argument_of_a_write_and_the_columns_type(tmp_path:
             t.set(note, "ann", b"text")
             t.set(age, "ann")
             t.set(poke, "ann", 1)
+            t.get_many([(age, "ann"), (name, 5)])
     """
-    *said, too_few, weak = complaints(tmp_path, program)
+    *said, too_few, weak, many = complaints(tmp_path, program)
     wrong = 'error: Argument {} to "set" of "Transaction" has incompatible type "{}"; expected "{}"'
     assert said == [
         f't.set(age, "ann", "x"): {wrong.format(3, "str", "int")}',
@@ -72,6 +73,7 @@ def test_mypy_names_the_wrong_argument_of_a_write_and_the_columns_type(tmp_path:
     ]
     assert 'Missing positional argument "value"' in too_few
     assert 'Argument 1 to "set" of "Transaction" has incompatible type "WeakColumn[str]"' in weak
+    assert "list[tuple[object, object]]" in many
 
 
 def test_mypy_accepts_right_calls(tmp_path: Path) -> None:
@@ -85,6 +87,8 @@ def test_mypy_accepts_right_calls(tmp_path: Path) -> None:
             t.set(score["a"], "ann", 1)
             t.set(extra, "ann", {"any": ["thing"]})
             t.set(note, b"ann", b"text")
+            some: list[int | None] = t.get_many([(age, "ann"), (age, "bob")])
+            older, named = t.get_many([(age, "ann"), (name, "ann")])
             return 5
 
         def call(repo: Repository, t: Transaction, row: Row[str]) -> int:

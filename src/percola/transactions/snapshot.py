@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from percola.cells import Cell, Op
 from percola.codecs import V
@@ -256,7 +256,11 @@ class Snapshot(SnapshotBase):
         self._readers[column.address] = reader
         return reader
 
-    def get_many(self, cells: Iterable[tuple[Column[R, V], R]]) -> list[V | None]:
+    @overload
+    def get_many(self, cells: Iterable[tuple[Column[R, V], R]]) -> list[V | None]: ...
+    @overload
+    def get_many(self, cells: Iterable[tuple[Column[R, Any], R]]) -> list[Any]: ...
+    def get_many(self, cells: Iterable[tuple[Column[R, Any], R]]) -> list[Any]:
         """The values of many cells, of any tables, in one store call (§2.5)."""
         self._check_usable()
         wanted = list(cells)
@@ -265,7 +269,7 @@ class Snapshot(SnapshotBase):
         found: dict[Cell, bytes | None] = {}
         if missing:
             found = {a: s[2] for a, s in zip(missing, self._read(missing), strict=True)}
-        values: list[V | None] = []
+        values: list[Any] = []
         for (column, _), address in zip(wanted, addresses, strict=True):
             raw = found[address] if address in found else self._visible(address)
             values.append(None if raw is None else column.decode_value(raw))
