@@ -46,6 +46,7 @@ from percola.errors import (
 
 R = TypeVar("R")
 P = ParamSpec("P")
+Read = TypeVar("Read", covariant=True)
 
 MAX_NAME: Final = 48
 """The longest name of a table, column, family or observer, in characters."""
@@ -72,7 +73,26 @@ class Writable(Protocol[P]):
     def _takes(self, *args: P.args, **kwargs: P.kwargs) -> None: ...
 
 
-class Column(Generic[R, V]):
+class Readable(Generic[R, Read]):
+    """A column, by what is read of it: one of int is one of object, too. For type checkers.
+
+    Of `bool(t.get(…))` mypy asks that the value is what `bool` takes: an object. A column that is
+    read and written has values of one type only, and none of int would do.
+    """
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        table: Table[R]
+        table_name: str
+        key: bytes
+        address: tuple[str, bytes]
+        row_key: Callable[[R], bytes]
+
+        def decode_value(self, raw: bytes) -> Read: ...
+
+
+class Column(Readable[R, V]):
     """A column of a table: the name of one typed, versioned cell in every row.
 
     Attributes:

@@ -89,6 +89,10 @@ def test_mypy_accepts_right_calls(tmp_path: Path) -> None:
             t.set(note, b"ann", b"text")
             some: list[int | None] = t.get_many([(age, "ann"), (age, "bob")])
             older, named = t.get_many([(age, "ann"), (name, "ann")])
+            known = bool(t.get(age, "ann")) or bool(t.get_for_update(age, "ann"))
+            said = [str(t.get(price, "ann")), str(row.get(age)), repr(row[age]), known]
+            anything: dict[str, object] = {"age": t.get(age, "ann"), "of": row.get(age, "none")}
+            total: float = t.get(age, "ann") or 0.5
             return 5
 
         def call(repo: Repository, t: Transaction, row: Row[str]) -> int:

@@ -7,7 +7,7 @@ from typing import Any, Generic, NoReturn, TypeVar, overload
 
 from percola.codecs import V
 from percola.errors import UnknownColumnError, UsageError
-from percola.schema import Column, Family, R, Table
+from percola.schema import Column, Family, R, Readable, Table
 
 D = TypeVar("D")
 
@@ -35,7 +35,7 @@ class Row(Generic[R]):
     def __contains__(self, column: Column[R, Any]) -> bool:
         return self._raw(column) is not None
 
-    def _raw(self, column: Column[R, Any]) -> bytes | None:
+    def _raw(self, column: Readable[R, Any]) -> bytes | None:
         """The column's value as it is stored; UsageError for anything but a column of the table."""
         try:
             if column.table_name != self._table.name:
@@ -47,14 +47,14 @@ class Row(Generic[R]):
                 "your program has declared it, or as its `resolve` finds it by name."
             ) from None
 
-    def _refuse(self, member: Column[Any, Any] | Family[Any, Any]) -> NoReturn:
+    def _refuse(self, member: Readable[Any, Any] | Family[Any, Any]) -> NoReturn:
         """Refuse a column of another table; this one may have one of its name."""
         raise UsageError(
             f"{member!r} is of another table than {self._table.name!r}, of which this is the row "
             f"{self.key!r}."
         )
 
-    def __getitem__(self, column: Column[R, V]) -> V:
+    def __getitem__(self, column: Readable[R, V]) -> V:
         """The column's value; KeyError if the row has none."""
         raw = self._raw(column)
         if raw is None:
@@ -62,10 +62,10 @@ class Row(Generic[R]):
         return column.decode_value(raw)
 
     @overload
-    def get(self, column: Column[R, V]) -> V | None: ...
+    def get(self, column: Readable[R, V]) -> V | None: ...
     @overload
-    def get(self, column: Column[R, V], default: D) -> V | D: ...
-    def get(self, column: Column[R, V], default: D | None = None) -> V | D | None:
+    def get(self, column: Readable[R, V], default: D) -> V | D: ...
+    def get(self, column: Readable[R, V], default: D | None = None) -> V | D | None:
         """The column's value, or `default` if the row has none."""
         raw = self._raw(column)
         return default if raw is None else column.decode_value(raw)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from percola.cells import Cell, Op
 from percola.codecs import V
@@ -25,7 +25,7 @@ from percola.errors import (
     UnknownTableError,
     UsageError,
 )
-from percola.schema import Column, Family, R, Table, WeakColumn
+from percola.schema import Column, Family, R, Readable, Table, WeakColumn
 from percola.store.base import BLOCKED, CellState, Reader
 from percola.store.capabilities import reader_of
 from percola.store.walks import state_beneath
@@ -54,13 +54,13 @@ class Snapshot(SnapshotBase):
 
     if TYPE_CHECKING:  # In the base (`percola.transactions.calls`), and documented here.
 
-        def get(self, column: Column[R, V], row: R) -> V | None:
+        def get(self, column: Readable[R, V], row: R) -> V | None:
             """The value of a cell, or None if there is none. Figure 6, Get().
 
             Raises UnknownColumnError, WrongTypeError or RowTooLongError for invalid arguments,
             LockTimeoutError if a live transaction keeps the cell locked, and StoreError.
             """
-            return self._get(column, row)
+            return self._get(cast("Column[R, V]", column), row)
 
     def close(self) -> None:
         """End the snapshot: it cannot be read any more, nor hold back garbage collection."""
@@ -75,7 +75,7 @@ class Snapshot(SnapshotBase):
 
     # --- Addresses ----------------------------------------------------------------------
 
-    def _cell(self, column: Column[R, Any], row: R) -> Cell:
+    def _cell(self, column: Readable[R, Any], row: R) -> Cell:
         # Its first lines are repeated in `_get`, which is called for most single reads.
         if column.__class__ is not Column or column.address not in self._context.columns:
             self._check_column(column)
@@ -87,7 +87,7 @@ class Snapshot(SnapshotBase):
             key = self._checked_key(column, row)
         return _new_cell(Cell, (column.table_name, key, column.key))
 
-    def _checked_key(self, column: Column[R, Any], row: R) -> bytes:
+    def _checked_key(self, column: Readable[R, Any], row: R) -> bytes:
         """The key of a row that may be unusable; raises WrongTypeError or RowTooLongError."""
         key = column.table.encode_row(row)
         self._context.store.check_row(column.table_name, key)

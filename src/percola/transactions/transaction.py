@@ -27,7 +27,7 @@ from percola.errors import (
     UsageError,
     ValueTooLargeError,
 )
-from percola.schema import Column, R, WeakColumn
+from percola.schema import Column, R, Readable, WeakColumn
 from percola.store.base import CellState, OneStepConflict, OneStepStore, OneStepWrite
 from percola.store.counting import caller
 from percola.transactions.calls import TOO_LARGE, TransactionBase, by_the_column
@@ -140,7 +140,7 @@ class Transaction(Snapshot, TransactionBase):
         if len(self._writes) > MOST_CELLS:
             self._refuse_size()
 
-    def get_for_update(self, column: Column[R, V], row: R) -> V | None:
+    def get_for_update(self, column: Readable[R, V], row: R) -> V | None:
         """Read a cell and make sure that no other transaction writes it before this one commits.
 
         Prevents write skew on this cell: a concurrent transaction that writes it conflicts with
