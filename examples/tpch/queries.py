@@ -7,7 +7,19 @@ from collections.abc import Sequence
 from decimal import ROUND_HALF_UP, Decimal
 from typing import Any
 
-from percola import DATE, INT32, INT64, Row, Snapshot, Table, Transaction, decimal_of, observer
+from percola import (
+    DATE,
+    INT32,
+    INT64,
+    Column,
+    Observer,
+    Row,
+    Snapshot,
+    Table,
+    Transaction,
+    decimal_of,
+    observer,
+)
 from percola.recipes import Index, Sums, Tree, top
 
 MONEY = decimal_of(15, 2)
@@ -35,7 +47,7 @@ joined = orders.weak_column("joined")
 customer = Table("customer", rows=INT64)
 segment = customer.column("c_mktsegment", str, observed=True)
 nation_of = customer.column("c_nationkey", INT64, observed=True)
-SHOWN = [
+SHOWN: list[Column[int, Any]] = [
     customer.column("c_name", str),
     customer.column("c_acctbal", MONEY),
     customer.column("c_address", str),
@@ -219,7 +231,8 @@ def q10(now: Snapshot) -> list[tuple[Any, ...]]:
 
 ANSWERS = {1: q1, 3: q3, 5: q5, 6: q6, 10: q10}
 RECIPES = [pricing, unshipped, by_nation, forecast, returned, returning, parties]
-SCHEMA = [lineitem, orders, customer, supplier, nation, region]
+SCHEMA: list[Table[Any]] = [lineitem, orders, customer, supplier, nation, region]
 SCHEMA += [table for recipe in RECIPES for table in recipe.tables]
-OBSERVERS = [line_changed, order_changed, customer_changed, supplier_changed, add_up, join, rank]
+OBSERVERS: list[Observer[Any]] = [line_changed, order_changed, customer_changed]
+OBSERVERS += [supplier_changed, add_up, join, rank]
 OBSERVERS += [one for recipe in RECIPES for one in recipe.observers]
