@@ -54,6 +54,9 @@ MAX_NAME: Final = 48
 MAX_COLUMN_BYTES: Final = 112
 """The longest column, family and qualifier together, in bytes."""
 
+RECORD: Final = "applied."
+"""Begins the name of a column in which a recipe records what a row has contributed."""
+
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,47}")
 
 
@@ -65,6 +68,18 @@ def check_name(what: str, name: object) -> str:
             "beginning with a letter or '_'."
         )
     return name
+
+
+def check_deletable(cells: Iterable[Cell], shown: Callable[[Cell], str]) -> None:
+    """Check that a row may be deleted with all of its cells; UsageError if a recipe needs one."""
+    for cell in cells:
+        if cell.column.startswith(RECORD.encode()):
+            name = cell.column.decode().removeprefix(RECORD)
+            raise UsageError(
+                f"{shown(cell)} records what the row has contributed to {name!r}. Deleted with the "
+                "row, that could never be taken back: set the row's other columns to NULL instead, "
+                "as docs/recipes.md, Deleting rows of the source, describes."
+            )
 
 
 class Writable(Protocol[P]):

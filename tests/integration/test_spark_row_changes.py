@@ -21,6 +21,8 @@ import percola
 from percola import DATE, INT64, JSON, Repository, Table
 from percola.cells import Kind, Op, decode_write
 from percola.maintenance.check import check
+from percola.recipes import Sums
+from percola.recipes import check as recomputed
 from percola.store.walks import scan_writes, walk_kind
 from percola.transactions.jobs import JOBS, JointTransaction, RowWrites, new_run
 
@@ -40,6 +42,10 @@ facts = Table("facts")
 word = facts.column("word", str)
 value = facts.column("value", JSON)
 more = facts.family("more", JSON)
+
+sold = Table("sold")
+cents = sold.column("cents", INT64)
+earned = Sums("earned", sold, {"cents": int})
 
 Wait = Callable[..., object]
 Rows = dict[str, tuple[str | None, float | None]]
@@ -216,6 +222,38 @@ def test_a_merge_is_what_spark_computes_itself_and_one_commit(
         changed = [f"p{n:03}" for n in (*range(201, 267), *range(300, 400))]
         assert len({after.version(price, row) for row in changed}) == 1
     assert_sound(repo)
+
+
+def test_a_row_is_not_deleted_with_the_record_of_what_it_has_contributed(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Its contribution could not be taken back any more. Other rows go."""
+    with percola.open(tmp_path / "sold", schema=[sold, *earned.tables]) as repo:
+        put_all(repo, cents, {"a": 5, "b": 1})
+        repo.run(lambda t: earned.contribute(t, "a", {"all": {"cents": 5}}))
+        table = f"{new_catalog(spark, repo.address)}.sold"
+        merge = f"MERGE INTO {table} t USING (SELECT 'a' k) s ON t.row = s.k"
+        frame = spark.sql("SELECT 'a' row, true gone")
+        writer = frame.write.format("percola").mode("append")
+        writer = writer.options(table="sold", deleteColumn="gone")
+        attempts: list[Callable[[], object]] = [
+            lambda: spark.sql(f"DELETE FROM {table} WHERE cents > 3"),
+            lambda: spark.sql(f"TRUNCATE TABLE {table}"),
+            lambda: spark.sql(f"{merge} WHEN MATCHED THEN DELETE"),
+            *(
+                lambda how=how: writer.option("atomicity", how).save(repo.address)  # type: ignore[misc]
+                for how in ("row", "chunk", "job")
+            ),
+        ]
+        for attempt in attempts:
+            with pytest.raises(PySparkException, match=r"sold\['a'\]\.applied\.earned records"):
+                attempt()
+        assert [row.key for row in repo.snapshot().scan(sold)] == ["a", "b"]
+        spark.sql(f"DELETE FROM {table} WHERE row = 'b'")
+        spark.sql(f"UPDATE {table} SET cents = NULL")
+        repo.run(lambda t: earned.contribute(t, "a", {}))  # As its observer does now.
+        assert list(repo.snapshot().scan(sold)) == []
+        assert recomputed(repo, [earned]) == []
 
 
 def test_a_row_key_may_change_to_one_that_is_free(sql: Sql, repo: Repository) -> None:

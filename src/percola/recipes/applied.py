@@ -23,7 +23,7 @@ from percola.codecs.base import decoded_json
 from percola.errors import SchemaError, WrongTypeError
 from percola.recipes.comparing import Claim, Scan
 from percola.recipes.keys import check_key
-from percola.schema import MAX_NAME, Column, R, Table
+from percola.schema import MAX_NAME, RECORD, Column, R, Table
 from percola.transactions.row import Row
 from percola.transactions.snapshot import Snapshot
 from percola.transactions.transaction import Transaction
@@ -123,7 +123,7 @@ class Applied(Generic[R]):
     """
 
     def __init__(self, source: Table[R], name: str) -> None:
-        column = f"applied.{name}"
+        column = f"{RECORD}{name}"
         if len(column) > MAX_NAME:
             raise SchemaError(
                 f"A recipe adds a column named after it to its source {source.name!r}, and "

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.types import DataType, MapType, StringType, StructType
 
+from percola.cells import Cell
 from percola.errors import UsageError
 from percola.repository import Repository
-from percola.schema import Column, Family
+from percola.schema import Column, Family, check_deletable
 from percola.spark.encoding import Encoder
 from percola.spark.options import Options
 from percola.spark.read.scan import RangeReader
@@ -65,7 +66,8 @@ class ChangeEncoder:
     def encode(self, batch: pa.RecordBatch) -> Iterator[RowWrites]:
         """The writes of a batch, row by row. All that the rows were is never in memory at once.
 
-        Raises UsageError for an inserted row that was there or has no value, LockTimeoutError,
+        Raises UsageError for an inserted row that was there or has no value, and for a deleted one
+        that has contributed to a recipe's table, LockTimeoutError,
         SnapshotTooOldError, and the errors of `Encoder.encode`.
         """
         rows = self._encoder.encode(batch)
@@ -120,6 +122,9 @@ class ChangeEncoder:
                 "value, and a row without one does not exist: set another column than the row's, "
                 "or leave such rows out with a condition (WHEN NOT MATCHED AND …)."
             )
+        if kind == "delete":
+            name = self._table.name
+            check_deletable((Cell(name, row, column) for column in before), self._table.shown)
         cells: dict[bytes, bytes | None] = {}
         for column in before:
             if column not in after and (kind == "delete" or self._is_written(column)):

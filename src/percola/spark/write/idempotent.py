@@ -32,7 +32,7 @@ from percola import (
 )
 from percola.cells import Cell
 from percola.clock import backoff
-from percola.schema import Column
+from percola.schema import Column, check_deletable
 from percola.transactions.jobs import JOBS, JobOverError, RowLockedError, RowWrites, SupersededError
 from percola.transactions.jobs.job_row import ABORTED, COMMITTED, RUNNING, STATE, TASKS
 
@@ -210,6 +210,8 @@ class MarkedPartition:
         if clears:
             there = t.get_row(self._table, row)
             writes = {column.key: None for column, _ in there.items()} | writes
+            cells = (Cell(self._table.name, key, name) for name in writes)
+            check_deletable(cells, self._table.shown)
         for name, raw in writes.items():
             column = self._column(name)
             if self._again and t.version(column, row) > self._since:

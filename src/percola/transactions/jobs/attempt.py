@@ -57,6 +57,7 @@ from percola.cells import (
 )
 from percola.clock import backoff
 from percola.errors import OutcomeUnknownError, StoreError
+from percola.schema import check_deletable
 from percola.store.base import Condition, Delete, Put, RowMutation
 from percola.transactions.jobs.job_row import (
     JOBS,
@@ -391,6 +392,7 @@ class Attempt:
         table, row = writes.table, writes.row
         now = self._context.oracle.read_timestamp()
         there, _ = self._context.store.scan(table, row, row + b"\0", now)
+        check_deletable((cell for cell, _ in there), self._context.shown)
         cells: dict[bytes, bytes | None] = {cell.column: None for cell, _ in there}
         return cells | dict(writes.cells)
 
