@@ -211,7 +211,12 @@ class Repository:
         latest = context.oracle.read_timestamp()
         if at is None:
             return Snapshot(context, latest)
-        if not isinstance(at, int) or not 0 <= at <= latest:
+        if not isinstance(at, int):
+            raise UsageError(
+                "A snapshot is at a timestamp, an int, or at a time, a datetime, and not at "
+                f"{at!r}: datetime.fromisoformat makes one of text."
+            )
+        if not 0 <= at <= latest:
             raise UsageError(
                 f"There is no snapshot at {at!r} yet: timestamps go from 1 to {latest} by now."
             )

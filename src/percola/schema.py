@@ -467,7 +467,8 @@ class Schema:
         self._tables: dict[str, Table[Any]] = {}
         for table in tables:
             if not isinstance(table, Table):
-                raise SchemaError(f"A schema is a list of Tables, but it holds {table!r}.")
+                hint = "; list its `tables`" if hasattr(table, "tables") else ""
+                raise SchemaError(f"A schema is a list of Tables, but it holds {table!r}{hint}.")
             if table.name in self._tables:
                 raise SchemaError(f"The schema has two tables named {table.name!r}.")
             self._tables[table.name] = table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import functools
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,7 @@ from percola import (
     WrongTypeError,
     observer,
 )
+from percola.recipes import Sums
 from tests.unit.wrong_calls import (
     TABLES,
     any_,
@@ -209,11 +211,28 @@ def test_a_used_up_transaction_cannot_write_outside_its_block(repo: Repository, 
     assert everything(repo) == before
 
 
-@pytest.mark.parametrize("at", [10**9, -1, 2**70, 1.5, "now"])
-def test_a_snapshot_of_no_past_moment_is_refused(repo: Repository, at: object) -> None:
+@pytest.mark.parametrize("at", [10**9, -1, 2**70])
+def test_a_snapshot_of_no_past_moment_is_refused(repo: Repository, at: int) -> None:
     with pytest.raises(UsageError, match="There is no snapshot at") as caught:
+        repo.snapshot(at)
+    check_message(caught.value, repr(at))
+
+
+@pytest.mark.parametrize("at", [1.5, "2026-11-23T10:00", datetime.date(2026, 11, 23)])
+def test_a_snapshot_at_what_is_no_time_says_what_it_takes(repo: Repository, at: object) -> None:
+    with pytest.raises(UsageError, match=r"an int, or at a time, a datetime") as caught:
         repo.snapshot(any_(at))
     check_message(caught.value, repr(at))
+
+
+def test_a_recipe_in_a_list_of_tables_or_observers_is_told_what_to_list(repo: Repository) -> None:
+    sums = Sums("sums", Table("source"))
+    for name, act in (
+        ("tables", lambda: percola.open("memory:", schema=[any_(sums)])),
+        ("observers", lambda: Worker(repo, [any_(sums)])),
+    ):
+        with pytest.raises(PercolaError, match=f"list its `{name}`"):
+            act()
 
 
 def test_a_closed_repository_says_so(repo: Repository) -> None:

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from percola import repository
 from percola.errors import ObserverError, UsageError
-from percola.observers.observer import Observer
+from percola.observers.observer import Observer, what_to_list
 from percola.repository import Repository
 from percola.schema import Schema, Table
 
@@ -86,8 +86,7 @@ def load_observers(target: str, repo: Repository) -> list[Observer[Any]]:
     for one in observers:
         if not isinstance(one, Observer):
             raise ObserverError(
-                f"{target} holds {_a(one)}, which is not an observer: decorate the function with "
-                "@observer(column)."
+                f"{target} holds {_a(one)}, which is not an observer: {what_to_list(one)}."
             )
     return observers
 

@@ -573,6 +573,13 @@ def observer(
     return bind
 
 
+def what_to_list(one: object) -> str:
+    """What belongs into a list of observers in place of something that is none."""
+    if hasattr(one, "observers"):  # A recipe.
+        return "list its `observers`"
+    return "decorate the function with @observer(column)"
+
+
 class Observers:
     """The observers of one worker, by the columns that they observe.
 
@@ -600,9 +607,7 @@ class Observers:
             )
         for one in observers:
             if not isinstance(one, Observer):
-                raise ObserverError(
-                    f"{one!r} is not an observer: decorate the function with @observer(column)."
-                )
+                raise ObserverError(f"{one!r} is not an observer: {what_to_list(one)}.")
             if one.name in self._by_name:
                 raise ObserverError(f"Two observers are named {one.name!r}; each needs its own.")
             self._by_name[one.name] = one
