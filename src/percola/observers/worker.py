@@ -60,7 +60,7 @@ _LOOK: Final = 0.02
 _WATCH: Final = 1.0
 """Seconds between looks for observers that exceed the time limit, at most."""
 _COLLECTING: Final = 0.1  # of a thread's time
-_PATIENCE: Final = 5.0
+_SAID_AFTER: Final = 5.0
 """Seconds after which a worker that was told to end says for what it waits."""
 _STOPPED: Final = "This worker was stopped, and does not start again: make another Worker."
 
@@ -223,7 +223,7 @@ class Worker:
             deadline = time.monotonic() + self._options.timeout
             with self._guard:
                 threads = list(self._threads)
-            self._await(threads, min(deadline, time.monotonic() + _PATIENCE))
+            self._await(threads, min(deadline, time.monotonic() + _SAID_AFTER))
             if running := self._runs.running():
                 log.warning(
                     "the worker is ending, and waits up to %g s for runs that have begun: %s",
