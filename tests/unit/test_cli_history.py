@@ -193,3 +193,28 @@ def test_why_leads_from_a_cell_to_the_write_that_caused_it(folder: Path) -> None
     assert off["on"] is False and off["since"] <= off["until"]
     missing = call("--repo", folder, "why", "nobody", "docs.title")
     assert is_error(missing, "docs['nobody'].title has no value")
+
+
+def test_why_follows_a_hundred_runs_in_a_row_and_is_asked_for_no_more(tmp_path: Path) -> None:
+    """JSON is nested by each: what is a thousand levels deep cannot be written, nor read."""
+    steps = Table("steps")
+    done = steps.column("done", int, observed=True)
+
+    @observer(done)
+    def follow(t: Transaction, row: str) -> None:
+        if int(row) < 120:
+            t.set(done, f"{int(row) + 1:03}", 1)
+
+    words = ("--repo", tmp_path / "steps", "why", "120", "done")
+    with percola.open(tmp_path / "steps", [steps], durability="relaxed") as repo:
+        repo.record_runs()
+        put(repo, done, "000", 1)
+        Worker(repo, [follow]).run_until_idle()
+    change, runs = call(*words, "--depth", 100, "--json").json, 0
+    while change["runs"]:
+        [one] = change["runs"]
+        [change] = one["changes"]
+        runs += 1
+    assert (runs, change["row"]) == (100, "020")
+    assert change["end"] == "not followed beyond 100 runs"
+    assert call(*words, "--depth", 1000, "--json").code == 2

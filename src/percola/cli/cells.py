@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from datetime import datetime
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -31,6 +31,9 @@ from percola.maintenance.empty import empty as delete_all
 from percola.observers import causes as trails
 from percola.transactions.row import Row
 from percola.transactions.transaction import Transaction
+
+_DEEPEST: Final = 100
+"""The most runs that `why` follows in a row: its tree is printed as it is nested."""
 
 
 @click.command(cls=NegativeNumbers)
@@ -339,7 +342,7 @@ def history(session: Session, row: str, column: str, table: str | None, limit: i
 @click.option("--effects", is_flag=True, help="What its newest change has caused, instead.")
 @click.option(
     "--depth",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, _DEEPEST),
     default=10,
     show_default=True,
     metavar="N",
