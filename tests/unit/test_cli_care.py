@@ -7,7 +7,9 @@ import os
 import pty
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -31,8 +33,9 @@ from commands import (
 )
 
 import percola
-from percola import Repository
-from percola.cells import Kind, Op, encode_write, failed_column
+from percola import Repository, inspection
+from percola.cells import DeadLetter, Kind, Op, encode_dead_letter, encode_write, failed_column
+from percola.cli import json_output
 from percola.maintenance.backup import Backup, restore
 from percola.store.base import Delete, Put, RowMutation
 
@@ -145,6 +148,42 @@ def test_a_damaged_dead_letter_is_told_in_a_sentence(
     repo.context.store.mutate([RowMutation("docs", b"a", (), [letter])])
     for words in (["failed"], ["failed", "retry", "--all"], ["status"]):
         assert is_error(run("--repo", folder, *words), "dead-letter record", "percola check")
+    assert call("--repo", folder, "failed", "--json").json["error"]["kind"] == "DamagedRecordError"
+    # Those before it are printed, and the error is a document of its own.
+    letter = DeadLetter("o", "contents", 5, 0, "ValueError", "Traceback")
+    before = Put(Kind.FAILED, failed_column("o", b"contents"), 1, encode_dead_letter(letter))
+    repo.context.store.mutate([RowMutation("docs", b"A", (), [before])])
+    listed, error = call("--repo", folder, "failed", "--json").lines
+    assert [one["row"] for one in listed["failures"]] == ["A"] and list(error) == ["error"]
+
+
+@pytest.mark.parametrize("verb", ["failed", "locks"])
+def test_a_document_of_millions_is_printed_as_it_is_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """It would take gigabytes of memory, as tracebacks have kilobytes each."""
+    alive, most = 0, 0
+
+    class Document(dict[str, int]):
+        def __init__(self, *_: object) -> None:
+            nonlocal alive, most
+            alive += 1
+            most = max(most, alive)
+            super().__init__(ts=1)
+
+        def __del__(self) -> None:
+            nonlocal alive
+            alive -= 1
+
+    def found(*_: object, **__: object) -> Iterator[SimpleNamespace]:
+        return (SimpleNamespace(start_ts=1) for _ in range(100))
+
+    read = {"failed": "failures", "locks": "locks"}[verb]
+    monkeypatch.setattr(inspection, read, found)
+    for kind in ("failure_json", "held_lock_json"):
+        monkeypatch.setattr(json_output, kind, Document)
+    [listed] = call("--repo", folder, verb, "--json").json.values()
+    assert len(listed) == 100 and most <= 2
 
 
 def test_check_compares_derived_tables(

@@ -13,13 +13,13 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import date
 from decimal import Decimal
 from typing import Any, TextIO
 
 from percola.cells import Cell, LockRecord, Op
-from percola.errors import WrongTypeError
+from percola.errors import PercolaError, WrongTypeError
 from percola.gc.time_log import CommitTimes
 from percola.inspection import Failure, HeldLock, Status, Version, decoded_row
 from percola.observers.causes import Change, Run
@@ -48,9 +48,32 @@ def only_json() -> Iterator[None]:
 def write_json(document: object) -> None:
     """Print one JSON document on one line."""
     out = _kept or sys.stdout
-    utf8 = (out.encoding or "").lower().replace("-", "") == "utf8"
-    out.write(json.dumps(document, ensure_ascii=not utf8, allow_nan=False) + "\n")
+    out.write(_text(document, out) + "\n")
     out.flush()
+
+
+def write_json_list(name: str, items: Iterable[object]) -> None:
+    """Print the document `{name: [item, …]}` on one line, item by item: there may be millions.
+
+    If one cannot be had, the document ends with those before it; without any, nothing is printed.
+    """
+    out = _kept or sys.stdout
+    head = before = f"{{{json.dumps(name)}: ["
+    try:
+        for item in items:
+            out.write(before + _text(item, out))
+            before = ", "
+    except PercolaError:
+        if before != head:
+            out.write("]}\n")
+        raise
+    out.write(("" if before != head else head) + "]}\n")
+    out.flush()
+
+
+def _text(document: object, out: TextIO) -> str:
+    utf8 = (out.encoding or "").lower().replace("-", "") == "utf8"
+    return json.dumps(document, ensure_ascii=not utf8, allow_nan=False)
 
 
 def as_json(value: Any) -> Any:

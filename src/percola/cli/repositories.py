@@ -141,17 +141,17 @@ def locks(session: Session, limit: int | None) -> None:
     """
     shown = session.shown(limit)
     with session.open() as repo:
-        found, schema = list(inspection.locks(repo)), repo.schema
-    if session.json:
-        listed: Counter[int] = Counter()
-        kept = []
-        for lock in found:
+        found, schema, listed = inspection.locks(repo), repo.schema, Counter[int]()
+
+        def is_listed(lock: inspection.HeldLock) -> bool:
             listed[lock.start_ts] += 1
-            if shown is None or listed[lock.start_ts] <= shown:
-                kept.append(documents.held_lock_json(lock, schema))
-        documents.write_json({"locks": kept})
-    else:
-        display.print_locks(found, schema, shown=shown)
+            return shown is None or listed[lock.start_ts] <= shown
+
+        if session.json:
+            some = (documents.held_lock_json(one, schema) for one in found if is_listed(one))
+            documents.write_json_list("locks", some)
+        else:
+            display.print_locks(list(found), schema, shown=shown)
 
 
 @click.command()
@@ -212,8 +212,8 @@ def failed_list(session: Session, observer: str | None, traceback: bool, limit: 
     with session.open() as repo:
         found = inspection.failures(repo, observer=observer)
         if session.json:
-            listed = [documents.failure_json(one, repo.schema) for one in islice(found, shown)]
-            documents.write_json({"failures": listed})
+            some = (documents.failure_json(one, repo.schema) for one in islice(found, shown))
+            documents.write_json_list("failures", some)
         else:
             display.print_failures(
                 found, repo.schema, traceback=traceback, observer=observer, shown=shown
