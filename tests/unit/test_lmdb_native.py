@@ -406,6 +406,7 @@ def test_an_environment_is_open_once_in_a_process(tmp_path: Path) -> None:
     [
         ({}, "native"),
         ({"PERCOLA_NATIVE": "0"}, "through py-lmdb; native code: PERCOLA_NATIVE=0"),
+        ({"PERCOLA_NATIVE": "False "}, "through py-lmdb; native code: PERCOLA_NATIVE=False"),
         ({"LMDB_DEFAULT_LIB_VERSION": "9"}, "through py-lmdb; native code: LMDB_DEFAULT"),
     ],
 )

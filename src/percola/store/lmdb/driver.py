@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _INTERFACE: Final = 2
 """Of the native engine: to be raised in `native/src/lib.rs` too, whenever `_native.pyi` changes."""
 
+_OFF: Final = ("0", "false", "no", "off")
 _LITTLE: Final = 64 << 20
 """A disk with less free space than this, in bytes, counts as full when a write fails."""
 
@@ -39,8 +40,9 @@ LONG_BYTES: Final = 16 << 20
 
 def _load() -> tuple[ModuleType | None, str]:
     """The native engine, or None and why not."""
-    if os.environ.get("PERCOLA_NATIVE") == "0":
-        return None, "PERCOLA_NATIVE=0"
+    asked = os.environ.get("PERCOLA_NATIVE", "").strip()
+    if asked.lower() in _OFF:
+        return None, f"PERCOLA_NATIVE={asked}"
     if os.environ.get("LMDB_DEFAULT_LIB_VERSION"):
         # py-lmdb's own switch: its engines differ in the format of new files.
         return None, "LMDB_DEFAULT_LIB_VERSION is set"
