@@ -3,7 +3,8 @@
 Every command can run beside live workers and programs. A user's mistake is reported in one sentence
 on stderr (`Error: …`) with exit code 1, or 2 if the command line itself is invalid; with `--json`,
 stdout then holds `{"error": {"kind": …, "message": …}}`, so that it is always JSON. `scan` and
-`worker` print one JSON document per line, all other commands a single document.
+`worker` print one JSON document per line, all other commands a single document; `failed` and
+`locks` print the error of a record that cannot be read after those before it.
 """
 
 from __future__ import annotations
