@@ -85,6 +85,20 @@ def test_jars_of_other_versions_are_fetched_anew(home: Path) -> None:
     assert sorted(os.listdir(folder)) == ["hbase-server-2.jar", "pom.xml"]
 
 
+def test_without_a_home_folder_jars_are_the_users_own_or_none(home: Path) -> None:
+    """As in a container, under a number of its own."""
+    status, out, said = run(home, "install", "client", HOME="")
+    assert (status, out) == (
+        1,
+        "",
+    ) and "HOME names none: set it, or have PERCOLA_HBASE_JARS" in said
+    own = home / "own"
+    own.mkdir()
+    (own / "hbase-shaded-client-2.jar").touch()
+    found = run(home, "find", "client", HOME="", PERCOLA_HBASE_JARS=str(own))
+    assert found == (0, f"{own}\n", "")
+
+
 def test_own_jars_are_taken_as_they_are(home: Path) -> None:
     own = home / "own"
     own.mkdir()

@@ -23,7 +23,7 @@ LOG4J=2.17.2
 KAFKA=4.3.1
 # The newest connector that there is; it works with Spark 4.3, too.
 SPARK_KAFKA=4.2.0
-cache=${HOME:?}/.cache/percola
+cache=${HOME:-}/.cache/percola
 
 # One dependency of a project: group, artifact, version; with a fourth word without those that it
 # requires. Reload4j would be a second place where logs go, besides Log4j 2.
@@ -89,6 +89,8 @@ find_jars() {
       fail "there are none in $own, which $variable names, and nothing is fetched to a folder of yours: unset it to have them fetched."
     echo "$own"
   else
+    [ -n "${HOME:-}" ] ||
+      fail "they are kept below the user's home folder, and HOME names none: set it${variable:+, or have $variable name a folder that holds them}."
     cmp -s <(project "$set") "$cache/hbase-$set/pom.xml" && echo "$cache/hbase-$set"
   fi
 }
