@@ -414,6 +414,20 @@ def test_a_session_takes_the_jar_from_whatever_folder_it_is_in(
             assert added.getPath().startswith(str(spark.sparkContext._temp_dir))
 
 
+def test_a_builder_that_will_take_the_session_that_is_there_gives_it_the_jar(
+    spark: SparkSession,
+    catalog: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Every later task of this session fetches the jar: it has to outlive the test.
+    jar = shutil.copy(catalog_jar(), tmp_path_factory.mktemp("jars") / "of-a-builder.jar")
+    monkeypatch.setattr("percola.spark.catalog._JAR", Path(jar))
+    configure(SparkSession.Builder(), catalogs={"unused": str(tmp_path_factory.getbasetemp())})
+    added = spark._jsparkSession.sharedState().jarClassLoader().getURLs()
+    assert any(one.getPath().endswith("of-a-builder.jar") for one in added)
+
+
 def test_a_session_keeps_a_catalog_and_refuses_its_name_for_another_repository(
     spark: SparkSession, catalog: str, repo: Repository, tmp_path: Path
 ) -> None:

@@ -48,11 +48,14 @@ def configure(target: B, *, catalogs: Mapping[str, str] | None = None) -> B:
     settings = SETTINGS | (catalog_settings(catalogs) if catalogs else {})
     jar = settings.pop(JARS, None)
     if isinstance(target, SparkSession.Builder):
-        # Its getOrCreate takes the session that is there.
-        _check_unchanged(SparkSession.getActiveSession(), catalogs or (), settings)
+        # Its getOrCreate takes the session that is there, and gives it settings but no jar.
+        active = SparkSession.getActiveSession()
+        _check_unchanged(active, catalogs or (), settings)
         if jar is not None:
             known = target._options.get(JARS)
             target.config(JARS, f"{known},{jar}" if known else jar)
+            if active is not None:
+                _add(jar, active)
         for name, value in settings.items():
             target.config(name, value)
         return target
@@ -60,7 +63,7 @@ def configure(target: B, *, catalogs: Mapping[str, str] | None = None) -> B:
 
     _check_unchanged(target, catalogs or (), settings)
     if jar is not None:
-        target.sql(f"ADD JAR '{_addable(jar, target)}'")
+        _add(jar, target)
     for name, value in settings.items():
         target.conf.set(name, value)
     target.dataSource.register(PercolaDataSource)
@@ -84,6 +87,10 @@ def _check_unchanged(
                 f"This session has a catalog {name!r} of {before} already, and would go on to read "
                 f"and write that, not {settings[key]}: use another name, or spark.newSession()."
             )
+
+
+def _add(jar: str, session: SparkSession) -> None:
+    session.sql(f"ADD JAR '{_addable(jar, session)}'")
 
 
 def _addable(jar: str, session: SparkSession) -> str:
