@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
+import pytest
+from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import LongType, StringType, StructType
 from stores import Gate, SeamStore, in_thread, phase
 
 import percola
 from percola import Repository, Table
 from percola.spark.options import Options
+from percola.spark.versions import arrow_schema
 from percola.spark.write.atomic import JobWriter, PartWritten, joint_of
-from percola.spark.write.plan import Plan, plan
+from percola.spark.write.plan import Plan, plan, writer
 from percola.store.base import RowMutation
 from percola.transactions.jobs import JOBS, RowWrites
+from percola.transactions.jobs.job_row import COMMITTED, STATE
 
 docs = Table("docs")
 size = docs.column("size", int)
@@ -58,3 +63,22 @@ def test_a_write_that_has_committed_has_not_failed_because_another_is_committing
         gate.open()
         committing.result(20)
         assert repo.snapshot().get(size, "a") == 7
+
+
+@pytest.mark.parametrize("atomicity", ["row", "job"])
+def test_a_partition_without_rows_asks_nothing_of_the_repository(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, atomicity: str
+) -> None:
+    """Spark has 200 after a shuffle, of which a small micro-batch fills a few."""
+    given = {"path": str(tmp_path / "repo"), "table": "docs", "atomicity": atomicity}
+    with percola.open(given["path"], [docs, JOBS]) as repo:
+        made = writer(Options(given), SCHEMA, overwrite=False)
+        empty = pa.RecordBatch.from_pylist([], arrow_schema(SCHEMA))
+        with monkeypatch.context() as patched:
+            patched.setattr(Plan, "open", lambda plan: pytest.fail("the repository was opened"))
+            messages: list[WriterCommitMessage | None] = [
+                made.write(iter(batches)) for batches in ([], [empty], [empty, empty])
+            ]
+        made.commit(messages)
+        [job] = repo.snapshot().scan(JOBS, columns=[STATE])
+        assert (job[STATE]["is"], job[STATE]["rows"]) == (COMMITTED, 0)

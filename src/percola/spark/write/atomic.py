@@ -18,7 +18,14 @@ from percola import Repository
 from percola.spark.chunks import CHUNK_BYTES
 from percola.spark.metrics import TaskMetrics
 from percola.spark.sentences import errors_are_sentences
-from percola.spark.write.plan import Plan, chunks, forget_old, note_written, this_task
+from percola.spark.write.plan import (
+    Plan,
+    chunks,
+    forget_old,
+    note_written,
+    rows_in,
+    this_task,
+)
 from percola.transactions.jobs import JointTransaction, Part
 
 if TYPE_CHECKING:
@@ -35,7 +42,8 @@ class PartWritten(WriterCommitMessage):
     Attributes:
         job: the joint transaction; for a stream's batch, only the tasks know its name.
         run: its run.
-        part: what was written; None if the job had committed before the task began.
+        part: what was written; None if the job had committed before the task began, or if the
+            partition has no rows.
         metrics: for Spark's UI (`TaskMetrics.packed`).
     """
 
@@ -61,6 +69,9 @@ def joint_of(made: Plan, repo: Repository, job: str, run: int) -> JointTransacti
 
 def write_part(made: Plan, job: str, iterator: Iterator[pa.RecordBatch]) -> PartWritten:
     """Write one partition of a joint transaction, in a task."""
+    some = rows_in(iterator)
+    if some is None:
+        return PartWritten(job, made.run, None, TaskMetrics().packed())
     task = this_task()
     with closing(made.open()) as repo:
         joint = joint_of(made, repo, job, made.run)
@@ -72,7 +83,7 @@ def write_part(made: Plan, job: str, iterator: Iterator[pa.RecordBatch]) -> Part
         encoder, metrics = made.encoder(repo), TaskMetrics()
         with attempt.kept_alive():
             try:
-                for chunk in chunks(map(encoder.encode, iterator), _ROWS, CHUNK_BYTES):
+                for chunk in chunks(map(encoder.encode, some), _ROWS, CHUNK_BYTES):
                     attempt.write(chunk)
                     note_written(metrics, chunk)
                 part = attempt.finish()

@@ -133,6 +133,9 @@ class MarkedWriter(DataSourceArrowWriter):
     @errors_are_sentences
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write a partition, in a task."""
+        some = rows_in(iterator)
+        if some is None:
+            return Written(TaskMetrics().packed())
         made, task = self._plan, this_task()
         row_by_row = made.options["atomicity"] == "row"
         rows = ROWS_A_COMMIT if row_by_row else made.options.count("chunkRows") or 1
@@ -153,7 +156,7 @@ class MarkedWriter(DataSourceArrowWriter):
             )
             metrics = TaskMetrics()
             if not partition.done:
-                for chunk in chunks(map(encoder.encode, iterator), rows, most):
+                for chunk in chunks(map(encoder.encode, some), rows, most):
                     partition.write(chunk)
                     note_written(metrics, chunk)
                 partition.finish()
@@ -181,6 +184,17 @@ def this_task() -> TaskContext:
     task = TaskContext.get()
     assert task is not None, "this runs in Spark's tasks"
     return task
+
+
+def rows_in(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch] | None:
+    """A partition's batches; None if it has no rows, as most have of a small shuffled frame.
+
+    Such a partition takes no part in the write: it would cost more than a few rows do.
+    """
+    for first in batches:
+        if first.num_rows:
+            return itertools.chain([first], batches)
+    return None
 
 
 def chunks(
