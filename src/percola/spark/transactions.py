@@ -29,7 +29,7 @@ import percola
 from percola import ConflictingOptionsError, Table, Transaction, UsageError
 from percola.connect.address import portable
 from percola.spark.chunks import CHUNK_BYTES, CHUNK_ROWS, chunked, weight
-from percola.transactions.retry import is_undone, works_later
+from percola.transactions.retry import works_later
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -68,7 +68,11 @@ def in_transactions(
         if number < 1:
             raise ConflictingOptionsError(f"{name} must be at least 1, not {number}.")
     if works_later(body):
-        raise _works_later(body)
+        raise UsageError(
+            f"{getattr(body, '__qualname__', repr(body))} cannot run in transactions: a coroutine "
+            "or a generator does its work after the transaction has committed. Make it a plain "
+            "function, which returns what would be yielded."
+        )
     return _InTransactions(body, portable(repository), (*schema,), chunk_rows, chunk_bytes, notify)
 
 
@@ -90,15 +94,4 @@ class _InTransactions(Generic[R, T]):
                 yield repo.run(partial(self._run, chunk), notify=self.notify)
 
     def _run(self, chunk: list[R], t: Transaction) -> T:
-        result = self.body(t, [*chunk])  # A list of its own: it may be run again.
-        if is_undone(result):
-            raise _works_later(self.body)
-        return result
-
-
-def _works_later(body: Callable[..., object]) -> UsageError:
-    name = getattr(body, "__qualname__", repr(body))
-    return UsageError(
-        f"{name} cannot run in transactions: a coroutine or a generator does its work after the "
-        "transaction has committed. Make it a plain function, which returns what would be yielded."
-    )
+        return self.body(t, [*chunk])  # A list of its own: it may be run again.
