@@ -36,7 +36,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from percola import UsageError, ValueTooLargeError, WrongTypeError
+from percola import SchemaError, UsageError, ValueTooLargeError, WrongTypeError
 from percola.codecs import JSON, Codec
 from percola.schema import Column, Family, Table
 from percola.spark.arrow_values import encoded, in_utc, is_fixed, is_nested, of_arrow
@@ -204,7 +204,11 @@ class Encoder:
             if row >= 0 and (raw is not None or self._deletes_nulls):
                 name = names.get(qualifier)
                 if name is None:
-                    name = names[qualifier] = family[qualifier].key
+                    try:
+                        name = names[qualifier] = family[qualifier].key
+                    except SchemaError as error:
+                        where = f"{self._show_row(keys[row])} of {self._table.name!r}"
+                        raise SchemaError(f"In the row {where}: {error}") from None
                 cells[row][name] = raw
 
 
