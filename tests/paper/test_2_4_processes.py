@@ -167,7 +167,9 @@ def test_a_worker_with_other_observers_on_a_column_is_refused_while_one_runs(
     with worker_process(folder, commit, "slow", 60) as worker:
         worker.expect("began")
         for start in (Worker(repo, [another]).start, Worker(repo, [another]).run_until_idle):
-            with pytest.raises(ObserverMismatchError, match="stop the others first"):
+            with pytest.raises(
+                ObserverMismatchError, match="stop the others first.*how teams share"
+            ):
                 start()
         worker.tell("go on")
     Worker(repo, [another]).run_until_idle()

@@ -27,5 +27,6 @@ def check_agreement(other: dict[str, object], observers: dict[str, list[str]]) -
             raise ObserverMismatchError(
                 f"The process {other['pid']}{host} observes {column} with "
                 f"{', '.join(theirs[column])}, and this worker with {', '.join(names)}. All "
-                "workers of a repository run the same observers on a column: stop the others first."
+                "workers of a repository run the same observers on a column: stop the others "
+                "first. docs/guide.md, Observers of several programs, says how teams share one."
             )

@@ -579,7 +579,8 @@ def _announce(coordination: Coordination, mine: dict[str, list[str]]) -> None:
                     raise ObserverMismatchError(
                         f"Another worker of this process observes {column} with "
                         f"{', '.join(other[column])}, and this one with {', '.join(names)}. All "
-                        "workers of a repository run the same observers on a column."
+                        "workers of a repository run the same observers on a column: "
+                        "docs/guide.md, Observers of several programs, says how teams share one."
                     )
         coordination.announce_observers(_merged([*others, mine]))
         others.append(mine)
