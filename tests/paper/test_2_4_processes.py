@@ -168,7 +168,7 @@ def test_a_worker_with_other_observers_on_a_column_is_refused_while_one_runs(
         worker.expect("began")
         for start in (Worker(repo, [another]).start, Worker(repo, [another]).run_until_idle):
             with pytest.raises(
-                ObserverMismatchError, match="stop the others first.*how teams share"
+                ObserverMismatchError, match=r"stop the others first.*how teams share"
             ):
                 start()
         worker.tell("go on")

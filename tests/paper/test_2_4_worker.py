@@ -426,7 +426,7 @@ def test_workers_with_different_observers_on_a_column_run_one_after_the_other_on
     first = Worker(repo, [measure], threads=1)
     second = Worker(repo, [another], threads=1)
     first.start()
-    with pytest.raises(ObserverMismatchError, match="measure.*how teams share"):
+    with pytest.raises(ObserverMismatchError, match=r"measure.*how teams share"):
         second.start()
     first.stop()
     assert [one["observers"] for one in repo.context.coordination.processes()] == [{}]
