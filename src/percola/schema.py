@@ -322,7 +322,11 @@ class Table(Generic[R]):
     def column(
         self, name: str, type: type[Any] | Codec[Any] = bytes, *, observed: bool = False
     ) -> Column[R, Any]:
-        """Declare a column of `type`: bytes, str, int, float, bool, or a Codec such as JSON."""
+        """Declare a column of `type`: bytes, str, int, float, bool, or a Codec such as JSON.
+
+        Names that begin with `applied.` are those of recipes, which record there what a row has
+        contributed (`percola.recipes`).
+        """
         column: Column[R, Any] = Column(
             self, check_name("a column", name), codec_of(type), observed=observed
         )
