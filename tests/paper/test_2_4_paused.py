@@ -287,6 +287,37 @@ def test_cells_that_wait_beside_another_observer_are_not_looked_at_again_until_t
     assert bench.operator.pending() == {}
 
 
+def test_what_is_dead_lettered_beside_a_paused_observer_is_not_looked_at_again(
+    ground: Ground, ran: Ran
+) -> None:
+    @observer(contents, name="fails")
+    def fails(t: Transaction, row: str) -> None:
+        raise ValueError(row)
+
+    a = ran.observer("a", contents)
+    bench = Operated(ground, a, fails)
+    bench.operator.pause_observer(a)
+    bench.write(contents, *(f"{number:04}" for number in range(200)))
+    bench.look()
+    bench.later()
+    assert bench.operator.dead_lettered() == 200
+    bench.look()
+    bench.forget()
+    for _ in range(3):
+        bench.later()
+    assert bench.scanned >= 200, "scanned"
+    assert (set(bench.reads), bench.mutations) == ({b"paused"}, []), "and no more"
+    retry_failures(bench.operator)
+    assert bench.operator.dead_lettered() == 0
+    bench.look()
+    bench.later()
+    assert bench.operator.dead_lettered() == 200, "what is retried is tried"
+    bench.operator.resume_observer(a)
+    bench.look()
+    assert ran.take() == [("a", f"{number:04}") for number in range(200)]
+    assert bench.operator.pending() == {}
+
+
 def test_a_scan_over_waiting_cells_takes_large_steps_and_a_small_part_of_the_time(
     ground: Ground, ran: Ran
 ) -> None:

@@ -17,7 +17,7 @@ are dead-lettered once all attempts since then come to so many.
 
 While one of a column's observers is paused (`percola.observers.pausing`), no other one can answer
 the notify entry. The record then also has those that have handled the change, so that a scan skips
-the cell until the paused one is resumed:
+the cell until the paused one is resumed, as it does if the change is dead-lettered for the others:
 
     c:notify@8 = {"index": [0, 0]}                  handled; another observer is paused
 
@@ -197,9 +197,17 @@ class Failures:
         # An observer without a record may have run already: acknowledgments are not read here.
         if any(one.name not in attempts for one in active):
             return 0.0
-        if active is not group and all(attempts[one.name] == HANDLED for one in active):
+        if active is not group and all(self._is_done(attempts[one.name]) for one in active):
             return math.inf
         return self.until_next_attempt(raw, paused)
+
+    def _is_done(self, attempts: Attempts) -> bool:
+        """Whether an observer has handled the change, or it is dead-lettered for it.
+
+        With a separate notify table the record of that may be wrong: see `is_dead_lettered`.
+        """
+        is_dead = attempts.due_ms is None and not self._context.store.has_notify_table
+        return is_dead or attempts == HANDLED
 
     def until_next_attempt(self, raw: bytes, paused: frozenset[str] = _NOBODY) -> float:
         """Seconds until the earliest recorded attempt is due of observers that are not paused."""
