@@ -90,6 +90,7 @@ def history(
     Raises WrongTypeError, RowTooLongError or UnknownTableError for a cell that cannot be.
     """
     store = repo.context.store
+    _check_column(column)
     key = column.table.encode_row(row)
     store.check_row(column.table_name, key)
     cell = Cell(column.table_name, key, column.key)
@@ -223,6 +224,7 @@ def notifications(repo: Repository, *, table: Table[Any] | None = None) -> Itera
 
 def is_dirty(repo: Repository, column: Column[R, Any] | WeakColumn[R], row: R) -> bool:
     """Whether a cell is dirty: whether it has changed, or was notified, and was not answered."""
+    _check_column(column)
     key = column.table.encode_row(row)
     entries = _entries(repo, Kind.NOTIFY, column.table, key)
     return any(cell.column == column.name.encode() for cell, _, _ in entries)
@@ -272,6 +274,7 @@ def _letters(
     """The failures, each with the timestamps of all its entries."""
     if row is not None and table is None:
         raise UsageError(f"Name the table of the row {row!r}: other tables may have such a row.")
+    _check_table(table)
     key = table.encode_row(row) if table is not None and row is not None else None
     entries = _entries(repo, Kind.FAILED, table, key)
     for _, group in itertools.groupby(entries, key=lambda entry: entry[0]):
@@ -473,9 +476,28 @@ def _entries(
     repo: Repository, kind: Kind, table: Table[Any] | None = None, row: bytes | None = None
 ) -> Iterator[tuple[Cell, int, bytes]]:
     """All entries of a kind: of the repository, a table or a row."""
+    _check_table(table)
     # Those of all tables that there are now: others may have made some since it was opened.
     schema = stored_schema(repo.context.store) if table is None else [table]
     names = sorted(one.name for one in schema)
     end = b"" if row is None else row + b"\0"
     for name in names:
         yield from walk_kind(repo.context.store, kind, name, row or b"", end)
+
+
+def _check_table(table: object) -> None:
+    """Raise UsageError for what is no table, such as the name of one."""
+    if table is not None and not isinstance(table, Table):
+        raise UsageError(
+            f"{table!r} is not a Table: pass the one that your program declares, or that "
+            "repo.table(NAME) returns."
+        )
+
+
+def _check_column(column: object) -> None:
+    """Raise UsageError for what is no column, such as the name of one."""
+    if not isinstance(column, Column | WeakColumn):
+        raise UsageError(
+            f"{column!r} is not a column: pass the one that your program declares, or that "
+            "repo.table(NAME).resolve(COLUMN) returns."
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -411,3 +412,23 @@ def test_an_empty_repository_has_nothing_to_show(repo: Repository) -> None:
     assert list(inspection.notifications(repo)) == []
     assert list(inspection.failures(repo)) == []
     assert inspection.status(repo).notifications == {}
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda repo: inspection.history(repo, "contents", "a"), "'contents' is not a column"),
+        (lambda repo: inspection.is_dirty(repo, "contents", "a"), "'contents' is not a column"),
+        (lambda repo: list(inspection.notifications(repo, table="docs")), "'docs' is not a Table"),
+        (lambda repo: list(inspection.failures(repo, table="docs")), "'docs' is not a Table"),
+        (
+            lambda repo: inspection.retry_failures(repo, table="docs", row="a"),
+            "'docs' is not a Table",
+        ),
+    ],
+)
+def test_a_name_in_place_of_a_table_or_a_column_is_refused(
+    repo: Repository, call: Callable[[Repository], object], says: str
+) -> None:
+    with pytest.raises(UsageError, match=says):
+        call(repo)
