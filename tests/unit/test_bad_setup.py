@@ -374,6 +374,10 @@ OBSERVERS: dict[type[PercolaError], dict[str, tuple[str, Callable[[Repository], 
             "missing a required argument: 'more'",
             lambda repo: observer(seen, name="x")(any_(lambda t, row, more: None)),
         ),
+        "a text for a number of workers": (
+            "cannot have dedicated='all'",
+            lambda repo: observer(seen, dedicated=any_("all"))(_noop),
+        ),
         "a bare function": ("@observer", lambda repo: Worker(repo, any_([_noop]))),
         "no observers": ("at least one", lambda repo: work(repo)),
         "two of one name": ("two observers are named", lambda repo: work(repo, seen, poke)),
@@ -399,10 +403,13 @@ OBSERVERS: dict[type[PercolaError], dict[str, tuple[str, Callable[[Repository], 
         ),
     },
 }
-WORKERS: list[tuple[str, float]] = [
+WORKERS: list[tuple[str, Any]] = [
     *(("threads", 0), ("attempts", 0), ("first_wait", 0), ("longest_wait", -1), ("timeout", 0)),
     *(("rescan", 0), ("sweep", -5)),
     *((name, math.inf) for name in ("timeout", "rescan", "collect", "report")),
+    # As of the environment.
+    *((name, "4") for name in ("threads", "attempts", "timeout", "survey", "retention")),
+    ("threads", 2.5),
 ]
 OBSERVERS[ConflictingOptionsError] |= {
     f"{name}={bad}": (name, lambda repo, options={name: bad}: work(repo, seen, **options))

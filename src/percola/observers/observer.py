@@ -563,7 +563,7 @@ def observer(
             batch,
             defer,
             share,
-            int(dedicated),
+            int(dedicated) if isinstance(dedicated, bool) else dedicated,
             ahead,
             others,
             order,

@@ -119,9 +119,10 @@ class WorkerOptions:
     def check(self) -> None:
         """Raise ConflictingOptionsError for a value that cannot work."""
         for name in ("threads", "attempts"):
-            if getattr(self, name) < 1:
+            value = getattr(self, name)
+            if not isinstance(value, int) or value < 1:
                 raise ConflictingOptionsError(
-                    f"A worker's {name} must be at least 1, not {getattr(self, name)}."
+                    f"A worker's {name} must be at least 1, not {value!r}: it is a whole number."
                 )
         if self.threads > _MOST_THREADS:
             raise ConflictingOptionsError(
@@ -129,21 +130,23 @@ class WorkerOptions:
                 "share one processor, so start more processes instead."
             )
         for name in ("first_wait", "longest_wait", "timeout", "rescan", "sweep", "collect"):
-            if not 0 < getattr(self, name) <= _LONGEST:
+            value = getattr(self, name)
+            if not isinstance(value, int | float) or not 0 < value <= _LONGEST:
                 raise ConflictingOptionsError(
                     f"A worker's {name} must be more than 0 seconds, and at most {_LONGEST:,}, not "
-                    f"{getattr(self, name)}."
+                    f"{value!r}."
                 )
         for name in ("survey", "report"):
             value = getattr(self, name)
-            if value is not None and not 0 < value <= _LONGEST:
+            if value is not None and not (isinstance(value, int | float) and 0 < value <= _LONGEST):
                 raise ConflictingOptionsError(
                     f"A worker's {name} must be None or more than 0 seconds, and at most "
-                    f"{_LONGEST:,}, not {value}."
+                    f"{_LONGEST:,}, not {value!r}."
                 )
-        if self.retention is not None and not self.retention >= 0:
+        kept = self.retention
+        if kept is not None and not (isinstance(kept, int | float) and kept >= 0):
             raise ConflictingOptionsError(
-                f"A worker's retention must be None or 0 seconds or more, not {self.retention}."
+                f"A worker's retention must be None or 0 seconds or more, not {kept!r}."
             )
         if self.first_wait > self.longest_wait:
             raise ConflictingOptionsError(
