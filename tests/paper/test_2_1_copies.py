@@ -14,7 +14,6 @@ from borrowed import only_near
 from stores import (
     Ground,
     PassingStore,
-    ScriptedClock,
     cell_of,
     delete,
     die,
@@ -37,7 +36,7 @@ from percola import (
     Worker,
     observer,
 )
-from percola.catalog import RUNS, feed_since
+from percola.catalog import feed_since
 from percola.cells import MAX_TS, Cell, Kind
 from percola.clock import Clock
 from percola.coordination.memory import MemoryCoordination
@@ -438,63 +437,6 @@ def test_a_run_beside_a_paused_observer_that_is_newer_than_the_copy_is_repeated_
     assert copied.snapshot().get(letters, "a") == "etx"
 
 
-@pytest.mark.parametrize("meanwhile", ["written anew", "answered"])
-def test_a_delete_that_is_collected_while_it_is_copied_is_left_to_the_copys_observers(
-    ground: Ground, target: Target, meanwhile: str
-) -> None:
-    source = ground.repo(TABLES)
-    put(source, text, "a", "text")
-    work(source)
-    if meanwhile == "written anew":
-        source.pause_observer(measure)  # Else the delete is answered before it is collected.
-    delete(source, text, "a")
-    # A collector has begun, and comes to the row once it is being copied.
-    source.context.store.raise_safe_point(source.snapshot().start_ts)
-    collected: list[int] = []
-
-    def collect(found: object, kind: Kind, *_: object) -> None:
-        if kind is Kind.LOCK and not collected:
-            collected.append(0)
-            if meanwhile == "written anew":
-                put(source, text, "a", "newer text")
-            else:
-                work(source)
-            collected.append(source.collect_garbage(retention=0).deleted)
-
-    target.copy(ground.repo(TABLES, store=heard(ground.store, scan_kind=collect)))
-    assert collected == [0, 1]
-    copied = target.repo()
-    assert errors(copied) == []
-    assert copied.pending() == {"docs.text": 1}
-    if meanwhile == "written anew":
-        copied.resume_observer(measure)
-    work(copied)
-    assert state(copied) == {("docs", "a", "size"): 0, ("docs", "a", "letters"): ""}
-
-
-def test_a_record_of_a_run_that_is_forgotten_while_it_is_copied_is_left_out(
-    ground: Ground, target: Target
-) -> None:
-    source = ground.repo(TABLES, clock=ScriptedClock())
-    source.record_runs()
-    notify(source, again, *ROWS)
-    Worker(source, [look], threads=1).run_until_idle()
-    [*recorded] = walk_kind(source.context.store, Kind.DATA, RUNS.name)
-    assert recorded, "of runs of which not all fits into a write record"
-    # A collector has begun, and comes to the records once they are being copied.
-    source.context.store.raise_safe_point(source.snapshot().start_ts)
-
-    def forget(found: object, kind: Kind, table: str, *_: object) -> None:
-        if (kind, table) == (Kind.WRITE, RUNS.name):
-            source.collect_garbage(retention=0)
-
-    target.copy(ground.repo(TABLES, store=heard(ground.store, scan_kind=forget)))
-    assert [*walk_kind(source.context.store, Kind.DATA, RUNS.name)] == []
-    copied = target.repo()
-    assert errors(copied) == []
-    assert state(copied) == {}
-
-
 def test_what_is_resumed_while_a_copy_is_interrupted_is_not_paused_in_it(
     repo: Repository, target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -609,24 +551,6 @@ def test_a_copy_that_was_interrupted_goes_on_at_the_same_timestamp(
     assert state(target.repo()) == expected
     assert 0 < done.resumed < done.rows
     assert errors(target.repo()) == []
-
-
-def test_a_copy_goes_on_beside_a_collector_that_raises_the_safe_point_just_then(
-    ground: Ground, target: Target
-) -> None:
-    collecting, raised = ground.repo(TABLES), []
-    for number in range(9):
-        put(collecting, text, "a", f"version {number}")
-
-    def raise_it(found: int, *_: object) -> None:
-        if found < 3:  # Each time after the copy has asked for it.
-            raised.append(found + 1)
-            collecting.context.store.raise_safe_point(found + 1)
-
-    source = ground.repo(TABLES, store=heard(ground.store, safe_point=raise_it))
-    assert state(target.copied(source)) == state(collecting)
-    assert raised == [1, 2, 3]
-    assert source.holds() == []
 
 
 class SlowClock(Clock):

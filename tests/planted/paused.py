@@ -51,8 +51,8 @@ PLANTED = [
         "handled-counts-after-the-pause",
         "What all observers have handled, each while another one was paused, is never answered.",
         "test_observers_that_are_paused_in_turn_answer_the_change_between_them",
-        old="if active is not group and all(attempts[one.name] == HANDLED for one in active):",
-        new="if all(attempts[one.name] == HANDLED for one in active):",
+        old="if active is not group and all(self._is_done(attempts[one.name]) for one in active):",
+        new="if all(self._is_done(attempts[one.name]) for one in active):",
     ),
     in_scanner(
         "columns-of-paused-observers-are-scanned",
