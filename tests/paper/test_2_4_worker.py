@@ -348,7 +348,7 @@ def test_a_worker_that_is_to_end_says_for_which_runs_it_waits(
     wait_until: Callable[..., object],
 ) -> None:
     """Who has pressed Ctrl-C sees nothing for minutes, else, and kills it."""
-    monkeypatch.setattr("percola.observers.worker._PATIENCE", 0.0)
+    monkeypatch.setattr("percola.observers.worker._SAID_AFTER", 0.0)
     write(repo, "a")
     with Blocking("a") as blocking:
         worker = Worker(repo, [blocking.observer], threads=1)
