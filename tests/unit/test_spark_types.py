@@ -455,7 +455,12 @@ def test_a_filter_of_ordered_rows_selects_the_rows_it_means(name: str, data: st.
         (In(("row",), (bound, None, row)), True),
     ):
         ranges = row_ranges_of(one, "row", codec)
-        assert ranges is not None
+        # PySpark hands down longer decimals as others: such a filter is left to Spark.
+        asked = (bound, row) if isinstance(one, In) else (bound,)
+        rounded = any(isinstance(n, Decimal) and len(n.as_tuple().digits) >= 28 for n in asked)
+        assert (ranges is None) == rounded
+        if ranges is None:
+            continue
         key = codec.encode(row)
         assert means == any(low <= key and (high is None or key < high) for low, high in ranges)
 
