@@ -493,6 +493,17 @@ def test_hostile_markup_neither_stalls_nor_hides_the_page(body: bytes) -> None:
     assert [link.url for link in page.links] == ["https://shop.example.org/x"]
 
 
+def test_few_of_the_lists_within_each_other_are_walked_with_all_they_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = []
+    before = pages._is_text
+    monkeypatch.setattr(pages, "_is_text", lambda *list_: looks.append(list_) or before(*list_))
+    body = b"<ul><li>" * 500 + b"<a href=/x>words</a>"
+    assert parse(body, URL, HTML).text == "words"
+    assert 0 < len(looks) < 20
+
+
 HERONS = "<p>Of herons and other birds that stand in the water all day long.</p>" * 20
 REMARKS = "<p>First! I have never seen a bird like this one, thanks for sharing it.</p>" * 60
 

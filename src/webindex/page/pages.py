@@ -123,6 +123,9 @@ _WEIGHED: Final = 20
 _FEW_LINKED: Final = 0.2
 """Of a list that is text, a smaller share is the text of links; or up to half, within sentences."""
 
+_DEEPEST_LIST: Final = 16
+"""Lists in more lists than that are left as they are."""
+
 _OF_TEXTS: Final = "pre, table, dl"
 """What is in no menu: Javadoc has all of a page's sections in lists."""
 
@@ -567,15 +570,31 @@ def _unwrap_lists(tree: LexborHTMLParser) -> bool:
     The extraction of text takes those near the body for navigation, whatever is in them, and others
     if a fifth of them is the text of links.
     """
-    found, read = False, 0
-    for node in tree.css("ul"):
-        if read > MAX_BODY:
-            break  # Of lists within each other, each has the text of all that it holds.
+    found = False
+    for node in _lists(tree):
         size = len(collapse(node.text(separator=" ")))
-        read += size
         if size and (node.css_first(_OF_TEXTS) is not None or _is_text(node, size)):
             node.unwrap()
             found = True
+    return found
+
+
+def _lists(tree: LexborHTMLParser) -> list[LexborNode]:
+    """The lists of a page, but for those in very many others: each is walked with all it holds."""
+    found: list[LexborNode] = []
+    levels: dict[int, int] = {}  # How many lists there are at or above a node.
+    for node in tree.css("ul"):
+        passed: list[LexborNode] = []
+        above: LexborNode | None = node
+        while above is not None and above.mem_id not in levels:
+            passed.append(above)
+            above = above.parent
+        level = 0 if above is None else levels[above.mem_id]
+        for one in reversed(passed):
+            level += one.tag == "ul"
+            levels[one.mem_id] = level
+        if level <= _DEEPEST_LIST:
+            found.append(node)
     return found
 
 
