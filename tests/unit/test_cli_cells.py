@@ -345,7 +345,7 @@ def test_empty_deletes_no_more_than_it_is_told(folder: Path, repo: Repository) -
         put(repo, member["x"], row, 2)
     words = ("--repo", folder, "empty", "docs", "--yes")
     # As of variables that are not set: not all rows, not all columns.
-    assert is_error(call(*words, "--prefix", ""), "The prefix is empty", "for all rows")
+    assert is_error(call(*words, "--prefix", ""), "A prefix is empty", "for all rows")
     assert is_error(call(*words, "--column", ""), "has no column")
     assert is_error(call("--repo", folder, "empty", "", "--yes"), "no table")
     assert call("--repo", folder, "empty", "--yes").code == 2

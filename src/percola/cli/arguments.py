@@ -136,6 +136,15 @@ def _names(table: Table[Any]) -> str:
     return ", ".join(shown) or "no columns"
 
 
+def check_prefixes(prefixes: Iterable[str]) -> None:
+    """Raise UsageError for an empty prefix, where too many rows would be changed by mistake."""
+    if "" in prefixes:
+        raise UsageError(
+            "A prefix is empty, as of a variable that is not set, and every row begins so: leave "
+            "--prefix out for all rows."
+        )
+
+
 def parse_row(table: Table[Any], text: str) -> Any:
     """A row key in the table's type; rows of bytes may be written `base64:…`."""
     if not isinstance(table.rows, Codec):

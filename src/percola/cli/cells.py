@@ -185,15 +185,11 @@ def empty(
 ) -> None:
     """Delete what is in a table, or in some of its columns.
 
-    Some hundred cells a transaction; older snapshots still see them, and garbage collection frees
+    Up to 1,000 cells a transaction; older snapshots still see them, and garbage collection frees
     their space after the retention. The table stays declared. What programs write meanwhile to
     other cells stays. If it is interrupted, the same command deletes the rest.
     """
-    if prefix == "":
-        raise UsageError(
-            "The prefix is empty, as of a variable that is not set, and every row begins so: leave "
-            "--prefix out for all rows."
-        )
+    arguments.check_prefixes(() if prefix is None else (prefix,))
     with session.open() as repo:
         whole = arguments.find_table(repo, table)
         chosen = arguments.find_columns(whole, columns) if columns else None

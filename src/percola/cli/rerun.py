@@ -59,11 +59,7 @@ def rerun(
     the old one, and after writes that notified nobody. If it is interrupted, the same command
     resumes it.
     """
-    if "" in prefixes:
-        raise UsageError(
-            "A prefix is empty, as of a variable that is not set, and every row begins so: leave "
-            "--prefix out for all rows."
-        )
+    arguments.check_prefixes(prefixes)
     with _opened(session, observer) as (repo, name, columns):
         table = columns[0].table
         rows = [arguments.parse_row(table, one) for one in prefixes]

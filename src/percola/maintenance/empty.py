@@ -1,7 +1,7 @@
 """§2.2: `empty` deletes what is in a table, or in some of its columns or rows.
 
 A table stays in the schema, since other programs may use it, and nothing is taken out of the store
-behind the protocol's back: each cell is deleted by a transaction, a few hundred at a time. So older
+behind the protocol's back: each cell is deleted by a transaction, up to 1,000 at a time. So older
 snapshots, feeds, observers and copies see what they see of any delete, on every store, and garbage
 collection frees the space after the retention. If it is interrupted, the next call finds what is
 left.
@@ -21,7 +21,7 @@ from typing import Any, Final
 from percola.catalog import RUNS
 from percola.errors import RetriesExhaustedError, UsageError
 from percola.repository import Repository
-from percola.schema import Column, R, Table
+from percola.schema import RECORD, Column, R, Table
 from percola.transactions.retry import ATTEMPTS
 from percola.transactions.row import Columns
 from percola.transactions.transaction import Transaction
@@ -32,7 +32,6 @@ _OF_A_ROW: Final = 100
 """The most of one row: Bigtable looks at the names of all of them in one filter."""
 _TOGETHER: Final = 3
 """How often they are tried together, while others write one of them."""
-_OF_RECIPES: Final = "applied."
 
 _Cell = tuple[Column[Any, Any], Any]
 
@@ -60,7 +59,7 @@ def empty(
     dry_run: bool = False,
     progress: Callable[[Emptied], object] = lambda so_far: None,
 ) -> Emptied:
-    """Delete the cells of a table, whoever has declared their columns.
+    """Delete the cells of a table, also of columns that other programs have declared.
 
     Args:
         columns: only these columns and families. None: all, which a table does not accept that has
@@ -80,7 +79,7 @@ def empty(
             "collection removes: 'percola observers record off' ends the recording."
         )
     if columns is None:
-        kept = [one.name for one in whole.members if one.name.startswith(_OF_RECIPES)]
+        kept = [one.name for one in whole.members if one.name.startswith(RECORD)]
         if kept:
             raise UsageError(
                 f"The column {whole.name}.{kept[0]} has what its rows contributed to a recipe, "

@@ -96,7 +96,7 @@ class Survey:
             self._held = coordination.try_lock(SYSTEM_TABLE, self._lock)
             self.last = self._survey() if self._held else None
         except BaseException:
-            # What was found before is no news: that nothing is known is to be seen, and another
+            # What was found before is out of date: that nothing is known is to be seen, and another
             # worker may find out.
             self.last = None
             with contextlib.suppress(PercolaError):
