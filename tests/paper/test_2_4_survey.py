@@ -300,39 +300,39 @@ def test_dead_letters_are_not_read_where_that_takes_a_scan_of_whole_tables(
     assert value("percola_observer_dead_letters", {"observer": "one"}) is None
 
 
+DAY = 86_400.0
+
+
+def watched(safe_point: int) -> tuple[ScriptedClock, DrawTimes, Callable[[], float | None]]:
+    """A clock, the times of timestamps by it, and how old the metrics say the safe point is."""
+    clock, metrics = ScriptedClock(), WorkerMetrics()
+    times = DrawTimes(clock)
+    metrics.watch_survey([], lambda: (), lambda: (Surveyed(safe_point=safe_point), times), DAY)
+    get, name = metrics.registry.get_sample_value, "percola_gc_safe_point_age_seconds"
+    return clock, times, lambda: get(name)
+
+
 def test_the_safe_point_of_a_repository_at_rest_does_not_grow_old() -> None:
     """It is the newest timestamp, so that nothing is kept, and the alert would be for nothing."""
-    clock, metrics = ScriptedClock(), WorkerMetrics()
-    times, day = DrawTimes(clock), 86_400.0
-    metrics.watch_survey([], lambda: (), lambda: (Surveyed(safe_point=10), times), day)
-
-    def age() -> float | None:
-        return metrics.registry.get_sample_value("percola_gc_safe_point_age_seconds")
-
+    clock, times, age = watched(safe_point=10)
     times.note(10)
-    clock.now += 3 * day
+    clock.now += 3 * DAY
     assert age() == 0
     times.note(11)
-    clock.now += day
+    clock.now += DAY
     times.note(12)
-    assert age() == day, "what was superseded at 11 has been kept since then"
+    assert age() == DAY, "what was superseded at 11 has been kept since then"
 
 
 def test_what_was_never_collected_grows_old() -> None:
     """As where a snapshot or a hold of the first day is kept: else no alert would tell of it."""
-    clock, metrics = ScriptedClock(), WorkerMetrics()
-    times, day = DrawTimes(clock), 86_400.0
-    metrics.watch_survey([], lambda: (), lambda: (Surveyed(safe_point=0), times), day)
-
-    def age() -> float | None:
-        return metrics.registry.get_sample_value("percola_gc_safe_point_age_seconds")
-
+    clock, times, age = watched(safe_point=0)
     times.note(0)
-    clock.now += 3 * day
+    clock.now += 3 * DAY
     assert age() == 0, "nothing was written"
     times.note(1)
-    clock.now += 3 * day
-    assert age() == 3 * day
+    clock.now += 3 * DAY
+    assert age() == 3 * DAY
 
 
 def test_a_worker_without_surveys_exports_none(repo: Repository) -> None:
