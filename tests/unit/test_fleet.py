@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,7 +31,7 @@ from percola.spark import Fleet, WorkerStatus, run_workers
 from percola.spark.fleet.board import Board, Order, Report, clear_abandoned
 from percola.spark.fleet.status import Place
 from percola.spark.fleet.task import Ending, Task, attempts_of, epoch_of, run_task, work
-from percola.store.base import SYSTEM_TABLE
+from percola.store.base import SYSTEM_TABLE, Put, RowMutation
 from percola.store.walks import walk_kind
 
 Wait = Callable[..., Any]
@@ -66,6 +67,21 @@ def test_what_one_side_says_the_other_hears(repo: Repository, board: Board) -> N
     assert board.reports() == {1: (epoch_of(1), told)}
     assert Board(repo.context.store, "f10").order() is None, "another fleet has another row"
     assert Board(repo.context.store, "f").reports() == {}
+
+
+def test_fields_that_a_newer_version_adds_are_passed_over(repo: Repository, board: Board) -> None:
+    board.give(Order(1, stop=False, wall_ms=1))
+    board.report(0, 7, Report(1, "here", 4711, columns=[("docs", "text")]))
+    store = repo.context.store
+    walked = list(walk_kind(store, Kind.DATA, SYSTEM_TABLE, b"fleet/", b"fleet0"))
+    for cell, ts, text in walked:
+        newer = json.dumps(json.loads(text) | {"added": [1]}).encode()
+        put = Put(Kind.DATA, cell.column, ts, newer)
+        store.mutate([RowMutation(cell.table, cell.row, (), [put])])
+    assert board.order() == Order(1, stop=False, wall_ms=1)
+    assert board.reports() == {0: (7, Report(1, "here", 4711, columns=[("docs", "text")]))}
+    clear_abandoned(store, 2 * 24 * 3_600_000)
+    assert board.order() is None
 
 
 def test_no_versions_pile_up(repo: Repository, board: Board) -> None:

@@ -17,8 +17,8 @@ compared only with earlier ones of the same process, never clocks of two machine
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
-from typing import Final
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Final, TypeVar
 
 from percola.cells import MAX_TS, Cell, Kind
 from percola.store.base import SYSTEM_TABLE, Condition, Delete, Put, RowMutation, Store
@@ -75,6 +75,15 @@ class Report:
     columns: list[tuple[str, str]] = field(default_factory=list)
 
 
+_Message = TypeVar("_Message", Order, Report)
+
+
+def _decode(of: type[_Message], text: bytes) -> _Message:
+    """The message in its JSON, without the fields that a newer version may have added."""
+    said = json.loads(text)
+    return of(**{one.name: said[one.name] for one in fields(of) if one.name in said})
+
+
 class Board:
     """The row of one fleet. Every call may raise StoreError."""
 
@@ -86,7 +95,7 @@ class Board:
         """The driver's last order; None if the fleet has ended."""
         cell = Cell(SYSTEM_TABLE, self._row, _DRIVER)
         found = self._store.entries(cell, Kind.DATA, _DRIVER_TS, _DRIVER_TS)
-        return Order(**json.loads(found[0][1])) if found else None
+        return _decode(Order, found[0][1]) if found else None
 
     def give(self, order: Order) -> None:
         """Write an order; the first one creates the fleet's row."""
@@ -117,9 +126,9 @@ class Board:
                 continue
             worker = int(column.removeprefix(_WORKER))
             if epoch > found.get(worker, (0,))[0]:
-                said = json.loads(text)
-                said["columns"] = [(table, name) for table, name in said["columns"]]
-                found[worker] = epoch, Report(**said)
+                said = _decode(Report, text)
+                columns = [(table, name) for table, name in said.columns]
+                found[worker] = epoch, replace(said, columns=columns)
         return found
 
     def clear(self) -> None:
@@ -143,7 +152,7 @@ def clear_abandoned(store: Store, now_ms: int) -> None:
     last: dict[bytes, int] = {}
     for cell, _, text in walk_kind(store, Kind.DATA, SYSTEM_TABLE, _ROWS, _ROWS + b"\xff"):
         if cell.column == _DRIVER:
-            last[cell.row] = Order(**json.loads(text)).wall_ms
+            last[cell.row] = _decode(Order, text).wall_ms
     for row, wall_ms in last.items():
         if now_ms - wall_ms > _ABANDONED_MS:
             Board(store, row.removeprefix(_ROWS).decode()).clear()
