@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from catalogs import catalog_settings
 from commands import Answer, answer_of
 
 import percola
@@ -28,7 +30,8 @@ SECONDS = 300
 PROGRAM = """
 import sys
 from names import name_of
-from percola.spark import spark_session
+from pyspark.sql import SparkSession
+from percola.spark import catalog_settings, configure, spark_session
 
 with spark_session("local[7]", app="ours", config={"spark.x": "ours", "spark.y": "ours"}) as spark:
     context = spark.sparkContext
@@ -38,10 +41,13 @@ with spark_session("local[7]", app="ours", config={"spark.x": "ours", "spark.y":
         context.parallelize(range(20), 4).map(lambda n: (name_of(n), n)), "row string, n bigint"
     )
     frame.write.format("percola").mode("append").option("table", "numbers").save(sys.argv[1])
-with spark_session("local[7]") as spark:
+catalogs = {"mine": sys.argv[1]}
+with spark_session("local[7]", config=catalog_settings(catalogs)) as spark:
     print("again:", spark.sparkContext.master, spark.sparkContext.getConf().get("spark.x"))
-    read = spark.read.format("percola").option("table", "numbers").load(sys.argv[1])
-    print("rows:", read.count(), read.agg({"n": "sum"}).first()[0])
+    print("rows:", *spark.sql("SELECT count(*), sum(n) FROM mine.numbers").first())
+spark = configure(SparkSession.builder, catalogs=catalogs).getOrCreate()
+print("by a builder:", *spark.sql("SELECT count(*), sum(n) FROM mine.numbers").first())
+print("jars:", *(jar.split("/")[-1] for jar in spark.conf.get("spark.jars").split(",")))
 """
 
 numbers = Table("numbers")
@@ -80,8 +86,11 @@ def repo(tmp_path: Path) -> Path:
 def test_a_program_runs_with_the_master_and_the_properties_of_spark_submit(
     submit: Submit, program: Path, repo: Path
 ) -> None:
+    catalog_settings({})  # Its jar is there.
+    with zipfile.ZipFile(jar := program.with_name("theirs.jar"), "w") as archive:
+        archive.writestr("nothing", "")
     done = submit(
-        *("--master", "local[2]", "--name", "theirs", "--conf", "spark.x=theirs"),
+        *("--master", "local[2]", "--name", "theirs", "--conf", "spark.x=theirs", "--jars", jar),
         *("--py-files", program.parent / "shipped" / "names.py", program, repo),
     )
     assert done.code == 0, done.err
@@ -89,6 +98,8 @@ def test_a_program_runs_with_the_master_and_the_properties_of_spark_submit(
         "given: local[2] theirs theirs ours",
         "again: local[2] theirs",
         "rows: 20 190",
+        "by a builder: 20 190",
+        "jars: theirs.jar percola-catalog.jar",
     ]
 
 

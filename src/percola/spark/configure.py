@@ -17,6 +17,7 @@ from pyspark.sql import SparkSession
 from percola.connect.address import portable
 from percola.errors import ConflictingOptionsError
 from percola.spark.catalog import JARS, catalog_settings
+from percola.spark.session import add_to_jvm
 from percola.spark.versions import check_version
 
 B = TypeVar("B", SparkSession.Builder, SparkSession)
@@ -53,7 +54,8 @@ def configure(target: B, *, catalogs: Mapping[str, str] | None = None) -> B:
         _check_unchanged(active, catalogs or (), settings)
         if jar is not None:
             known = target._options.get(JARS)
-            target.config(JARS, f"{known},{jar}" if known else jar)
+            jars = f"{known},{jar}" if known else jar
+            target.config(JARS, jars if active is not None else add_to_jvm(jars))
             if active is not None:
                 _add(jar, active)
         for name, value in settings.items():

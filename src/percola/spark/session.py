@@ -34,8 +34,10 @@ import pyspark
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
 
 from percola.errors import PercolaError
+from percola.spark.catalog import JARS
 from percola.spark.ctrl_c import interrupts_held, interrupts_kept
 
 OLDEST_JAVA: Final = 17
@@ -131,7 +133,9 @@ def _submitted(app: str, config: Mapping[str, str]) -> Iterator[SparkContext]:
         SparkContext._ensure_initialized()
         conf = SparkConf()  # The properties of spark-submit and of its spark-defaults.conf.
         for name, value in {"spark.app.name": app, **config}.items():
-            if not conf.contains(name):
+            if name == JARS:
+                conf.set(name, add_to_jvm(value))
+            elif not conf.contains(name):
                 conf.set(name, value)
         context = _context_of(conf)
         if (wrong := _other_python(context, conf)) is not None:
@@ -143,6 +147,28 @@ def _submitted(app: str, config: Mapping[str, str]) -> Iterator[SparkContext]:
                 context.stop()
     finally:
         _silence_py4j(False)
+
+
+def add_to_jvm(jars: str) -> str:
+    """Let the driver find these jars' classes in the JVM that runs already, if one does.
+
+    From `spark.jars` of a session only executors get them then: the driver has what its JVM was
+    started with, by `spark-submit` or for an earlier session. Returns what `spark.jars` has to be
+    for the session to keep the jars of `spark-submit`.
+    """
+    if is_remote():
+        return jars
+    if _GATEWAY in os.environ:
+        SparkContext._ensure_initialized()
+    if (jvm := SparkContext._jvm) is None:
+        return jars
+    given = [jar for jar in (SparkConf().get(JARS) or "").split(",") if jar]
+    added = [jar for jar in jars.split(",") if jar and jar not in given]
+    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
+    for jar in added:
+        if "://" not in jar:
+            loader.addURL(jvm.java.io.File(jar).toURI().toURL())
+    return ",".join([*given, *added])
 
 
 def _other_python(context: SparkContext, conf: SparkConf) -> str | None:
@@ -245,6 +271,8 @@ class _Started:
                 if SparkContext._gateway is None:
                     streams = {} if self._output is None else self._output.streams()
                     self._gateway = launch_gateway(conf, streams)  # type: ignore[no-untyped-call]
+                elif JARS in config:
+                    conf.set(JARS, add_to_jvm(config[JARS]))
                 gateway = self._gateway or SparkContext._gateway
                 self.context = self._context = SparkContext(conf=conf, gateway=gateway)
         except BaseException as error:
