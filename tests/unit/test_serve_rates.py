@@ -149,9 +149,11 @@ def state(**fields: Any) -> ObserverState:
     return ObserverState(**{**usual, **fields})
 
 
+WORKER = WorkingProcess(Process("token", 1, {"docs.contents": ["index"]}), ())
+
+
 def told(*observers: ObserverState, **fields: Any) -> list[tuple[str, str, bool]]:
-    worker = WorkingProcess(Process("token", 1, {"docs.contents": ["index"]}), ())
-    fields.setdefault("processes", [worker])
+    fields.setdefault("processes", [WORKER])
     found = problems(View(observers=list(observers), **fields))
     return [(one.alert, one.what, one.is_urgent) for one in found]
 
@@ -200,6 +202,19 @@ def test_what_stands_still_comes_first() -> None:
     ]
     assert told(state(), state(name="new", processes=0, waiting=2)) == [
         ("PercolaNoWorker", "No worker runs new, and 2 changes wait.", True)
+    ]
+
+
+def test_a_page_without_buttons_names_the_commands() -> None:
+    paused = PausedObserver("slow", ("docs.title",), "", 0)
+    view = View(observers=[state(dead=3), state(name="slow", paused=paused)], processes=[WORKER])
+    assert [one.do for one in problems(view)] == [
+        "Correct the observer or the data, then run 'percola failed retry --observer index'.",
+        "Run 'percola observers resume slow' when it may run again.",
+    ]
+    assert [one.do for one in problems(view, can_act=True)] == [
+        "Correct the observer or the data, then retry below.",
+        "Resume it below when it may run again.",
     ]
 
 

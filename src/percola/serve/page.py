@@ -164,7 +164,7 @@ class LivePage:
         return {
             "sample": sample,
             "view": view,
-            "problems": problems(view, self._start_command),
+            "problems": problems(view, self._start_command, can_act=self._actions is not None),
             "actions": actions,
             "address_of": self._sampler.address,
             **self._values,

@@ -39,12 +39,15 @@ class Problem:
     is_urgent: bool = True
 
 
-def problems(view: View, start_command: str = START) -> list[Problem]:
-    """The problems that a view shows, the urgent ones first; `start_command` starts a worker."""
+def problems(view: View, start_command: str = START, *, can_act: bool = False) -> list[Problem]:
+    """The problems that a view shows, the urgent ones first.
+
+    `start_command` starts a worker; `can_act` is whether the page has buttons to retry and resume.
+    """
     found: list[Problem] = []
     for one in view.observers:
         since = "" if view.letters is not None else " since the workers started"
-        found += _of_observer(one, since, has_workers=bool(view.workers))
+        found += _of_observer(one, since, has_workers=bool(view.workers), can_act=can_act)
     if not view.workers:
         waiting = sum(one.waiting for one in view.observers)
         then = "Changes will wait"
@@ -90,15 +93,19 @@ def problems(view: View, start_command: str = START) -> list[Problem]:
     return sorted(found, key=lambda one: not one.is_urgent)
 
 
-def _of_observer(one: ObserverState, since: str, *, has_workers: bool) -> list[Problem]:
+def _of_observer(
+    one: ObserverState, since: str, *, has_workers: bool, can_act: bool
+) -> list[Problem]:
     found = []
+    retry = "retry below" if can_act else f"run 'percola failed retry --observer {one.name}'"
+    resume = "Resume it below" if can_act else f"Run 'percola observers resume {one.name}'"
     if one.dead:
         found.append(
             Problem(
                 f"{count(one.dead, 'change')} of {one.name} "
                 f"{'is' if one.dead == 1 else 'are'} dead-lettered{since}: it kept failing on "
                 f"{'it' if one.dead == 1 else 'them'}.",
-                "Correct the observer or the data, then retry below.",
+                f"Correct the observer or the data, then {retry}.",
                 "PercolaDeadLetters",
             )
         )
@@ -108,7 +115,7 @@ def _of_observer(one: ObserverState, since: str, *, has_workers: bool) -> list[P
             Problem(
                 f"{one.name} is paused{reason}, and {count(one.waiting, 'change')} "
                 f"{'waits' if one.waiting == 1 else 'wait'}.",
-                "Resume it below when it may run again.",
+                f"{resume} when it may run again.",
                 "PercolaObserverPaused",
                 is_urgent=False,
             )
