@@ -439,8 +439,7 @@ class Store(ABC):
 
         Reads the first row, and further rows until it has about `limit` cells, or many megabytes
         of values. A row that is missing from the result has not been read; a row with an empty
-        list has no cells. Rows are whole. A remote store makes one call for as many rows as a
-        request may name.
+        list has no cells. Rows are whole. A remote store makes a few calls for hundreds of rows.
         """
         found: dict[bytes, list[tuple[Cell, CellState]]] = {}
         count = size = 0

@@ -46,6 +46,9 @@ _MORE_RECORDS: Final = 256
 _LONG_BYTES: Final = 8 * 1024 * 1024
 """Values of so many bytes are enough for one call of a scan, however few they are."""
 
+_FIRST_KEYS: Final = 32
+"""The most rows that `scan_rows` asks for as long as it does not know how long they are."""
+
 
 class RowReading(ABC):
     """The requests for rows of one store, by family; a subclass sends them.
@@ -246,27 +249,30 @@ class Reading(RowReading):
     def scan_rows(
         self, table: str, rows: Sequence[bytes], ts: int, columns: Columns, limit: int
     ) -> dict[bytes, list[tuple[Cell, CellState]]]:
-        """See `Store.scan_rows`: one call for up to 500 rows."""
+        """See `Store.scan_rows`: a call for a few rows, and others for up to 500 each."""
         found: dict[bytes, list[tuple[Cell, CellState]]] = {}
         if columns is not None and not columns:
             found, rows = {row: [] for row in rows}, ()
         wanted: list[tuple[Cell, StoredRow]] = []
-        for at in range(0, len(rows), KEYS):
-            if at and len(wanted) >= limit:
-                break
+        at, most, size = 0, _FIRST_KEYS, 0
+        while at < len(rows) and (not at or (len(wanted) < limit and size < _LONG_BYTES)):
             # Rows come in key order: those before the first one requested may exceed the limit.
-            keys = sorted(rows[at : at + KEYS])
+            keys = sorted(rows[at : at + most])
             until, too_many = keys[-1], set()
             with closing(self.rows(table, keys, self.snapshot(columns, ts))) as stored:
                 for key, row in stored:
                     if len(wanted) < limit or key == rows[0]:
                         wanted += self._wanted(table, key, row, columns)
+                        size += _bytes_of(row)
                     else:
                         too_many.add(key)
                     if len(wanted) >= limit and (at or key >= rows[0]):
                         until = key
                         break
             found.update((key, []) for key in keys if key <= until and key not in too_many)
+            at += len(keys)
+            # As many as fit if they are as long as those before.
+            most = min(KEYS, max(1, at * (_LONG_BYTES - size) // max(1, size)))
         for cell, state in _seen(wanted, self._states(wanted, ts)):
             found[cell.row].append((cell, state))
         self._shared.check(ts)
@@ -340,6 +346,11 @@ class Reading(RowReading):
         """The cells of a row that a scan reads, in order."""
         names = sorted({name for family, name in row if family != self._data})
         return [(Cell(table, key, name), row) for name in names if is_wanted(name, columns)]
+
+
+def _bytes_of(row: StoredRow) -> int:
+    """The bytes of a row's values and records."""
+    return sum(len(value) for entries in row.values() for _, value in entries)
 
 
 def _seen(
