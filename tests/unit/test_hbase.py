@@ -145,6 +145,23 @@ def test_where_no_master_is_listed_the_error_says_which_setting_may_differ() -> 
     assert "zookeeper.znode.parent" in said and CONF in said
 
 
+def test_what_a_quota_forbids_is_said_of_the_quota_and_not_of_a_server_that_is_silent() -> None:
+    calls = open_hbase("hbase://a:2181/ns")._calls
+
+    def of(name: str) -> Failure:
+        return Failure((f"org.apache.hadoop.hbase.quotas.{name}", "java.io.IOException"), "no more")
+
+    for name in ("QuotaExceededException", "SpaceLimitingException"):
+        assert of(name).meaning is Meaning.REFUSED, "another try would be in vain"
+        said = str(calls.refusal(of(name), "creating the table 't'"))
+        assert "refused creating the table 't'" in said and "'describe_namespace'" in said
+    assert of("RpcThrottlingException").meaning is Meaning.NOT_DONE
+    said = str(calls.silence(of("RpcThrottlingException"), "reading the table 't'"))
+    assert "does not answer" not in said
+    assert "permits no more at the moment: reading the table 't' was tried for 30 s" in said
+    assert "'list_quotas'" in said
+
+
 # --- Jars -------------------------------------------------------------------------------
 
 

@@ -47,6 +47,11 @@ from percola.store.remote.client import RemoteCalls, Retries
 
 _CONNECT_SECONDS: Final = 3.0
 
+_QUOTA: Final = (
+    "Have the quota raised: 'list_quotas' in 'hbase shell' shows those of users, tables and "
+    "namespaces, and 'describe_namespace' how many tables and regions one may have."
+)
+
 _ROOM: Final = f" Java's heap in this process is too small: set {OPTIONS}, to -Xmx2g for example."
 
 
@@ -374,6 +379,7 @@ class Calls(RemoteCalls):
             "RequestTooBigException": (
                 "Write less in one row at once, or raise hbase.ipc.max.request.size."
             ),
+            **dict.fromkeys(("QuotaExceededException", "SpaceLimitingException"), _QUOTA),
         }.get(kind, "")
         if READ_ONLY in failure.text:
             advice = f"Have it written again: alter '{full}', READONLY => 'false' in 'hbase shell'."
@@ -383,6 +389,11 @@ class Calls(RemoteCalls):
         """The error for a call that was retried for `timeout_seconds` without effect."""
         if failure.trouble:
             return no_login(self.place, failure.trouble)
+        if failure.is_throttled:
+            return StoreError(
+                f"{self.place} permits no more at the moment: {what} was tried for "
+                f"{self.timeout_seconds:g} s ({failure}). {_QUOTA}"
+            )
         advice = ""
         if "ConnectionClosedException" in failure.text:
             advice = (

@@ -27,9 +27,13 @@ _PACKAGE: Final = "org.apache.hadoop.hbase."
 # Servers skip the remaining operations of a call once its response or its reads are large.
 _LEFT_OUT: Final = _PACKAGE + "MultiActionResultTooLarge"
 
+# A quota permits no more at the moment.
+_THROTTLED: Final = _PACKAGE + "quotas.RpcThrottlingException"
+
 # The server reports, or the client knows, that the call was not executed.
 _NOT_DONE: Final = (
     _LEFT_OUT,
+    _THROTTLED,
     "java.net.ConnectException",
     "java.net.NoRouteToHostException",
     "java.net.UnknownHostException",
@@ -43,7 +47,6 @@ _NOT_DONE: Final = (
             "PleaseHoldException",
             "MasterNotRunningException",
             "ZooKeeperConnectionException",
-            "quotas.RpcThrottlingException",
             "client.NoServerForRegionException",
             "client.RegionOfflineException",
             "exceptions.MasterRegistryFetchException",
@@ -73,6 +76,8 @@ _REFUSED: Final = tuple(
         "exceptions.FailedSanityCheckException",
         "exceptions.RequestTooBigException",
         "exceptions.UnknownProtocolException",
+        "quotas.QuotaExceededException",
+        "quotas.SpaceLimitingException",
         "regionserver.NoSuchColumnFamilyException",
         "security.AccessDeniedException",
         "ipc.FatalConnectionException",
@@ -141,6 +146,11 @@ class Failure(NamedTuple):
         """Whether Java's heap in this process had no room for the answer."""
         name = "java.lang.OutOfMemoryError"
         return name in self.names or name in self.text
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether a quota of HBase's has had it wait."""
+        return self.is_any([_THROTTLED])
 
     @property
     def meaning(self) -> Meaning:
