@@ -200,6 +200,20 @@ def test_where_nobody_listens_it_is_one_error_that_names_every_address() -> None
         oracle.read_timestamp()
 
 
+def test_after_one_that_took_all_of_the_time_the_next_call_asks_another(
+    server: OracleServer,
+) -> None:
+    """As a relay's, which has a second, where a look-up of the first one's name takes longer."""
+    with silent_port() as silent:
+        address = f"127.0.0.1:{silent}"
+        oracle = NetworkOracle([address, server.address], timeout_seconds=0.3, request_seconds=0.3)
+        with pytest.raises(StoreError, match=rf"{address}: no answer"):
+            oracle.timestamp()
+        oracle.timeout_seconds = oracle.request_seconds = DEADLINE
+        assert oracle.timestamp() == 1
+        oracle.close()
+
+
 def test_every_thread_of_a_call_that_failed_gets_an_error_of_its_own() -> None:
     oracle = NetworkOracle(["127.0.0.1:9"], timeout_seconds=0.3)
     errors: list[BaseException] = []

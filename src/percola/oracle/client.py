@@ -348,6 +348,8 @@ class _Line:
             if oracle.is_closed:
                 raise _closed()
             tries += 1
+            # Also where this was the last try: the next call would begin with the same one.
+            self._move_on()
             left = deadline - time.monotonic()
             if left <= 0:
                 told = "; ".join(f"{one}: {why}" for one, why in failed.items())
@@ -355,7 +357,6 @@ class _Line:
                     f"No oracle handed out a timestamp for {oracle.timeout_seconds:g} s "
                     f"({told}). Is 'percola oracle' running there?"
                 ) from trouble
-            self._move_on()
             if tries % len(oracle.asked) == 0:
                 rounds = tries // len(oracle.asked)
                 time.sleep(min(left, backoff(self._rng, rounds, first=0.02, most=0.3)))
