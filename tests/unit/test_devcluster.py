@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import shutil
+import signal
 import socket
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
@@ -454,3 +456,24 @@ def test_status_lists_what_runs_and_fails_if_something_does_not(java: Path, fold
     assert [one["pid"] for one in told["processes"]] == [server.pid, None, None, None, None]
     assert call("dev-cluster", "down", "--folder", folder).code == 0
     assert not server.runs
+
+
+def test_a_cluster_of_another_user_is_told_when_it_is_to_be_taken_down(
+    java: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java.write_text("exec tail -f /dev/null\n")
+    cluster = Cluster.small(folder)
+    cluster.folder.mkdir()
+    cluster.layout.save(folder)
+    server = cluster.process("zookeeper")
+    server.start()
+
+    def not_permitted(handle: int, number: int) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    with monkeypatch.context() as another:
+        another.setattr(signal, "pidfd_send_signal", not_permitted)
+        done = call("dev-cluster", "down", "--folder", folder)
+    assert (done.code, server.runs) == (1, True)
+    assert f"The cluster in {folder} cannot be taken down" in done.err
+    assert "another user's (Operation not permitted). Do so as that user." in done.err

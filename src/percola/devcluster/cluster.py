@@ -427,7 +427,19 @@ class Cluster:
 
         HBase closes its regions first, so that the next start need not replay a log. Processes that
         do not end in time are killed, which loses no writes either.
+
+        Raises:
+            ClusterError: it is another user's.
         """
+        try:
+            self._down()
+        except PermissionError as error:
+            raise ClusterError(
+                f"The cluster in {self.folder} cannot be taken down: its processes or files are "
+                f"another user's ({error.strerror}). Do so as that user."
+            ) from error
+
+    def _down(self) -> None:
         for kinds, seconds in (
             (("master",), 4.0),
             (("regionserver",), GRACE),
