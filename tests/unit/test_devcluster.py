@@ -11,6 +11,7 @@ import socket
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -477,3 +478,28 @@ def test_a_cluster_of_another_user_is_told_when_it_is_to_be_taken_down(
     assert (done.code, server.runs) == (1, True)
     assert f"The cluster in {folder} cannot be taken down" in done.err
     assert "another user's (Operation not permitted). Do so as that user." in done.err
+
+
+def test_on_a_full_disk_no_process_is_left_that_nobody_knows_of(
+    java: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java.write_text("exec tail -f /dev/null\n")
+    started: list[pids.ProcessId] = []
+
+    def note(folder: Path, name: str, process: pids.ProcessId) -> None:
+        started.append(process)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(pids, "note", note)
+    with pytest.raises(ClusterError, match=r"cannot stand in .*No space left on device"):
+        Cluster.small(folder).up()
+    assert [one.runs for one in started] == [False]
+
+
+def test_what_ended_without_a_word_on_a_full_disk_is_said_to_have_had_no_room(
+    java: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    java.write_text("exit 1\n")
+    monkeypatch.setattr(shutil, "disk_usage", lambda of: SimpleNamespace(free=4096))
+    with pytest.raises(ClusterError, match="formatted: the disk is full; it said nothing"):
+        Cluster.small(folder).up()

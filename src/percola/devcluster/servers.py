@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -20,6 +21,9 @@ from percola.devcluster.settings import ClusterError, Layout
 
 GRACE: Final = 12.0
 """Seconds that a server has to end by itself in, before it is killed."""
+
+_LITTLE: Final = 1024 * 1024
+"""Bytes of a disk that is full: a process may not even have had room to say why it ended."""
 
 
 class State(NamedTuple):
@@ -89,7 +93,12 @@ class Processes:
                 # Ctrl-C in a shell is for whoever started the servers, not for them.
                 start_new_session=True,
             )
-            pids.note(self.folder, name, ProcessId.of_child(child.pid))
+            try:
+                pids.note(self.folder, name, ProcessId.of_child(child.pid))
+            except BaseException:  # As on a full disk: nobody would know of it.
+                child.kill()
+                child.wait()
+                raise
 
     def finish(self, name: str, seconds: float) -> bool:
         """Wait for the end of a process that this program started; whether all went well."""
@@ -157,6 +166,8 @@ class Processes:
         lines = [line for file in (out, log) if file.exists() for line in _lines(file)]
         telling = [line for line in lines if re.search(r" (ERROR|FATAL) |^Error|Exception", line)]
         last = (telling or lines or ["it said nothing"])[-1].strip()
+        if shutil.disk_usage(self.folder).free < _LITTLE:
+            last = f"the disk is full; {last}"
         return f"{last[:500]}\nIts log: {log if log.exists() else out}"
 
     def start_guard(self) -> None:
