@@ -228,6 +228,37 @@ def test_who_is_in_the_way_of_a_row_of_many_columns_is_found_in_a_few_calls(hbas
     assert store.statistics()["get"] < before + 15
 
 
+def test_a_part_of_a_family_comes_without_the_rest_of_its_row(
+    hbase: HBase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = hbase.store()
+    wide = Table("wide")
+    value = wide.family("value", int)
+    repo = repository(store, [wide])
+    repo.run(lambda t: [t.set(value[str(number)], "a", number) for number in range(1000)])
+    sizes: list[int] = []
+
+    def measured(read: Callable[..., bytes]) -> Callable[..., bytes]:
+        def block_of(*arguments: Any) -> bytes:
+            block = read(*arguments)
+            sizes.append(len(block))
+            return block
+
+        return block_of
+
+    chains = store._calls.client().chains
+    for name in ("read", "block_of"):
+        monkeypatch.setattr(chains, name, measured(getattr(chains, name)))
+    expected = {str(number): number for number in (42, *range(420, 430))}
+    with repo.snapshot() as s:
+        for part in ([value.starting("42")], [value.starting("42"), value["42"]]):
+            row = s.get_row(wide, "a", part)
+            [same] = s.get_rows(wide, ["a"], part)
+            [scanned] = s.scan(wide, columns=part)
+            assert row.family(value) == same.family(value) == scanned.family(value) == expected
+    assert max(sizes) < 2_000, "of some 100,000 bytes"
+
+
 @pytest.mark.long
 def test_a_look_at_a_feed_reads_what_has_changed_and_no_range_of_the_table(hbase: HBase) -> None:
     store = hbase.store()

@@ -22,16 +22,15 @@ from percola.store.bigtable.filters import (
     FILTER_BYTES,
     MAX_STORED_TS,
     SCALE,
-    ColumnRange,
     predicate,
     snapshot,
     stamps,
-    wanted_ranges,
 )
 from percola.store.bigtable.reads import RECORDS, _pieces, _snapshot
 from percola.store.bigtable.row_stream import assembled
 from percola.store.bigtable.store import BigtableStore, open_bigtable, place_of
 from percola.store.bigtable.writes import in_requests, plan
+from percola.store.remote.column_ranges import ColumnRange, wanted_ranges
 from percola.testing.conformance.model import COLUMNS
 
 PLACE = Place("p", "i", emulator="127.0.0.1:1")

@@ -28,6 +28,8 @@ from percola.store.hbase.client import Calls, Place, _unusable
 from percola.store.hbase.errors import Failure, Meaning
 from percola.store.hbase.jvm import CONF, JARS, client_jars, jvm_options, settings_folder
 from percola.store.hbase.mutations import plan
+from percola.store.hbase.reads import HBaseReading
+from percola.store.hbase.shared_row import Shared
 from percola.store.hbase.store import HBaseStore, open_hbase, place_of
 from percola.store.hbase.wire import (
     MAX_STORED_TS,
@@ -36,6 +38,7 @@ from percola.store.hbase.wire import (
     Entry,
     conditions,
     get,
+    get_asked,
     lock_check,
     lock_of,
     mutations,
@@ -322,6 +325,30 @@ def test_a_few_columns_are_asked_for_by_a_filter_and_named_in_no_family() -> Non
         ([Ask(b"w", one), Ask(b"d", None)], 1),
     ):
         assert 4 not in [number for number, _ in fields(get(b"row", asked, versions))]
+
+
+def test_a_part_of_a_family_is_asked_for_by_a_filter() -> None:
+    calls = Calls(Place("a:2181", "ns"), request_seconds=1, timeout_seconds=1)
+    reading = HBaseReading(calls, Shared(calls))
+
+    def filters(*columns: tuple[bytes, bool]) -> list[bytes]:
+        fields_of = fields(get_asked(b"row", reading.snapshot(columns, 9).fields))
+        return [raw for number, raw in fields_of if number == 4 and isinstance(raw, bytes)]
+
+    [alone] = filters((b"f:a", True))
+    (_, name), (_, bounds) = fields(alone)
+    assert isinstance(name, bytes) and name.endswith(b".ColumnRangeFilter")
+    assert isinstance(bounds, bytes)
+    assert fields(bounds) == [(1, b"f:a"), (2, 1), (3, b"f:b")], "the end is excluded"
+    [several] = filters((b"f:", True), (b"c", False), (b"\xff", True))
+    body = fields(several)[1][1]
+    assert isinstance(body, bytes)
+    assert [fields(one) for one in _any_of(body)] == [
+        [(1, b"c"), (2, 1), (3, b"c"), (4, 1)],
+        [(1, b"f:"), (2, 1), (3, b"f;")],
+        [(1, b"\xff"), (2, 1)],
+    ]
+    assert not filters(*((b"%d:" % number, True) for number in range(9))), "they are too many"
 
 
 def _any_of(filters: bytes) -> list[bytes]:

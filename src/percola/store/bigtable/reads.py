@@ -18,7 +18,6 @@ from percola.store.bigtable.filters import (
     FAMILIES,
     FILTER_BYTES,
     MAX_STORED_TS,
-    ColumnRange,
     Filter,
     cell_entries,
     chain,
@@ -28,11 +27,11 @@ from percola.store.bigtable.filters import (
     stamps,
     table_of,
     union,
-    wanted_ranges,
 )
 from percola.store.bigtable.row_stream import RowStream
 from percola.store.bigtable.shared_row import Shared
 from percola.store.chunking import cut
+from percola.store.remote.column_ranges import ColumnRange, wanted_ranges
 from percola.store.remote.reads import KEYS, Columns, Entries, Reading, Rows, StoredRow
 
 T = TypeVar("T")

@@ -44,6 +44,7 @@ from percola.store.hbase.kerberos import check_login, no_login
 from percola.store.hbase.method_handles import OURS, Chains
 from percola.store.hbase.wire import file_of_service
 from percola.store.remote.client import RemoteCalls, Retries
+from percola.store.remote.column_ranges import ColumnRange
 
 _CONNECT_SECONDS: Final = 3.0
 
@@ -98,6 +99,7 @@ class Client:
         self.has_value = java_class(hbase + "filter.ValueFilter")(compare.NOT_EQUAL, no_value)
         self.column_range = java_class(hbase + "filter.ColumnRangeFilter")
         self.all_of = java_class(hbase + "filter.FilterList")
+        self._any_of = java_class(hbase + "filter.FilterList$Operator").MUST_PASS_ONE
         settings = _settings(place, request_seconds, timeout_seconds)
         self.chains = Chains(
             blocks=java_class(hbase + "ipc.CellBlockBuilder")(settings),
@@ -112,6 +114,14 @@ class Client:
         check_login(settings, place)
         connect = java_class(hbase + "client.ConnectionFactory")
         self.connection = connect.createConnection(settings)
+
+    def columns_within(self, ranges: Sequence[ColumnRange]) -> JavaObject:
+        """The filter of a scan for columns in any of these ranges."""
+        each = self.array_list(len(ranges))
+        for low, last, end in ranges:
+            high, is_last = (end, False) if last is None else (last, True)
+            each.add(self.column_range(low, True, high, is_last))
+        return self.all_of(self._any_of, each)
 
 
 def _endpoint_method() -> JavaObject:

@@ -20,6 +20,7 @@ from percola.store.hbase.wire import (
     ALL_VERSIONS,
     CHANGES,
     FAMILIES,
+    FEW,
     LOCK,
     MAX_STORED_TS,
     Ask,
@@ -32,6 +33,7 @@ from percola.store.hbase.wire import (
     rows_of,
 )
 from percola.store.remote.batches import waves
+from percola.store.remote.column_ranges import ColumnRange, wanted_ranges
 from percola.store.remote.reads import KEYS, Columns, Entries, Reading, Rows, StoredRow
 
 _ROWS: Final = 4096
@@ -49,11 +51,17 @@ _DATA, _WRITE = FAMILIES[Kind.DATA], FAMILIES[Kind.WRITE]
 
 
 class Query:
-    """What to read of a row: parts of it, and how many of the newest entries of each column."""
+    """What to read of a row: parts of it, and how many of the newest entries of each column.
 
-    def __init__(self, asked: Sequence[Ask], versions: int) -> None:
-        self.asked, self.versions = asked, versions
-        self.fields = asked_for(asked, versions)
+    Args:
+        within: the ranges that the columns are in, if the parts name none; empty: all.
+    """
+
+    def __init__(
+        self, asked: Sequence[Ask], versions: int, within: tuple[ColumnRange, ...] = ()
+    ) -> None:
+        self.asked, self.versions, self.within = asked, versions, within
+        self.fields = asked_for(asked, versions, within)
         """The fields of a request, except its row."""
 
 
@@ -71,8 +79,12 @@ class HBaseReading(Reading):
         self._calls = calls
 
     def snapshot(self, columns: Columns, ts: int) -> Query:
-        if columns is None or any(is_prefix for _, is_prefix in columns):
-            return _snapshot(None, ts)  # HBase's requests name columns in full.
+        if columns is None:
+            return _snapshot(None, ts)
+        if any(is_prefix for _, is_prefix in columns):
+            # HBase's requests name columns in full: a filter has the prefixes.
+            within = tuple(wanted_ranges(columns))
+            return _snapshot(None, ts, within if len(within) <= FEW else ())
         return _snapshot(tuple(sorted({name for name, _ in columns})), ts)
 
     def everything(self, family: bytes, low: int, high: int) -> Query:
@@ -213,6 +225,8 @@ class HBaseReading(Reading):
         only = columns_of(query.asked)
         if len(only) == 1:
             filters.add(client.column_range(*only, True, *only, True))
+        if query.within:
+            filters.add(client.columns_within(query.within))
         for family, columns, low, high in query.asked:
             if columns is None or len(only) == 1:
                 scan.addFamily(family)
@@ -250,7 +264,9 @@ def stored_row(entries: Iterable[Entry]) -> StoredRow:
 
 
 @lru_cache(maxsize=64)
-def _snapshot(columns: tuple[bytes, ...] | None, ts: int) -> Query:
+def _snapshot(
+    columns: tuple[bytes, ...] | None, ts: int, within: tuple[ColumnRange, ...] = ()
+) -> Query:
     """The query of a snapshot or a batch, whose reads mostly differ only in their rows.
 
     The newest data at or below `ts` is nearly always what the newest visible put wrote, so that
@@ -258,5 +274,5 @@ def _snapshot(columns: tuple[bytes, ...] | None, ts: int) -> Query:
     """
     high = min(ts, MAX_STORED_TS)
     return Query(
-        [Ask(LOCK, columns), Ask(_WRITE, columns, 0, high), Ask(_DATA, columns, 0, high)], 1
+        [Ask(LOCK, columns), Ask(_WRITE, columns, 0, high), Ask(_DATA, columns, 0, high)], 1, within
     )

@@ -32,6 +32,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from percola.cells import Kind
 from percola.errors import DamagedRecordError
+from percola.store.remote.column_ranges import ColumnRange
 
 FAMILIES: Final[dict[Kind, bytes]] = {
     Kind.DATA: b"d",
@@ -230,24 +231,25 @@ def get_asked(row: bytes, what: bytes) -> bytes:
     return _field(1, row) + what
 
 
-_FEW: Final = 8
+FEW: Final = 8
 """More columns than these are named by the request: each entry is compared with all in a filter."""
 _ANY_OF: Final = _number(1, 2)
 
 
 @lru_cache(maxsize=256)
-def _only(columns: tuple[bytes, ...]) -> bytes:
-    """The field of a request for no other columns."""
-    each = [
-        _filter(
-            "ColumnRangeFilter",
-            _field(1, column) + _number(2, 1) + _field(3, column) + _number(4, 1),
-        )
-        for column in columns
-    ]
+def _only(ranges: tuple[ColumnRange, ...]) -> bytes:
+    """The field of a request for the columns of these ranges alone."""
+    each = [_filter("ColumnRangeFilter", _bounds(*one)) for one in ranges]
     if len(each) == 1:
         return _field(4, each[0])
     return _field(4, _filter("FilterList", _ANY_OF + b"".join(_field(2, one) for one in each)))
+
+
+def _bounds(start: bytes, last: bytes | None, end: bytes | None) -> bytes:
+    low = _field(1, start) + _number(2, 1)
+    if last is not None:
+        return low + _field(3, last) + _number(4, 1)
+    return low if end is None else low + _field(3, end)
 
 
 def columns_of(asked: Sequence[Ask]) -> tuple[bytes, ...]:
@@ -260,27 +262,29 @@ def columns_of(asked: Sequence[Ask]) -> tuple[bytes, ...]:
     return (named.pop() or ()) if len(named) == 1 else ()
 
 
-def asked_for(asked: Iterable[Ask], versions: int) -> bytes:
-    """The fields of a request except its row.
+def asked_for(asked: Iterable[Ask], versions: int, within: tuple[ColumnRange, ...] = ()) -> bytes:
+    """The fields of a request except its row; `within`: for columns in these ranges alone.
 
     A single column is named by a filter, and so are a few of which one version is asked for: see
     `columns_of`.
     """
     asked = list(asked)
     only = columns_of(asked)
-    if len(only) > (_FEW if versions == 1 else 1):
+    if len(only) > (FEW if versions == 1 else 1):
         only = ()
+    if only:
+        within = tuple(ColumnRange(column, last=column) for column in only)
     out = []
-    ranges = []
+    spans = []
     for family, columns, low, high in asked:
         names = b"" if only else b"".join(_field(2, column) for column in columns or ())
         out.append(_field(2, _field(1, family) + names))
-        if within := _time_range(2, low, high):
-            ranges.append(_field(13, _field(1, family) + within))
-    if only:
-        out.append(_only(only))
+        if span := _time_range(2, low, high):
+            spans.append(_field(13, _field(1, family) + span))
+    if within:
+        out.append(_only(within))
     out.append(_number(6, versions))
-    return b"".join((*out, *ranges))
+    return b"".join((*out, *spans))
 
 
 def file_of_service(service: str, method: str) -> bytes:

@@ -4,6 +4,7 @@
 
     client         time limits, retries
     reads          cells, scans: which requests a read needs
+    column_ranges  the columns of families that a read names
     feed           the feed
     feed_index     where the feed's entries are, by time
     shared_row     the safe point, and which tables keep a feed
