@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import date
@@ -19,7 +20,7 @@ from holders import Holder
 from serve_client import TOKEN, Served, served, words
 from starlette.requests import Request
 from starlette.responses import Response
-from stores import Ground, ScriptedClock, at_work
+from stores import DEADLINE, Ground, ScriptedClock, at_work
 
 import percola
 from percola import DATE, Repository, Table, Transaction, Worker, inspection, observer
@@ -587,3 +588,25 @@ def test_a_form_that_is_too_long_is_not_read(mine: Served) -> None:
     fields = "&".join(f"f{number}=1" for number in range(2_000))
     answer = mine.client.post("/act", content=fields, headers=mine.own)
     assert answer.status_code == 413
+
+
+def test_the_end_does_not_wait_for_a_store_that_does_not_answer(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Calls to one on servers are tried again for half a minute."""
+    one, asked, answered = Sampler(repo), threading.Event(), threading.Event()
+
+    def take() -> Any:
+        asked.set()
+        answered.wait(DEADLINE)
+        raise RuntimeError("too late")
+
+    monkeypatch.setattr(one, "_take", take)
+    monkeypatch.setattr(sampler, "END_SECONDS", 0.01)
+    one.start()
+    assert asked.wait(DEADLINE)
+    one.stop()
+    assert one._thread.is_alive()
+    answered.set()
+    one._thread.join(DEADLINE)
+    assert not (one._thread.is_alive() or caplog.records)

@@ -27,6 +27,7 @@ from percola.platform import fork_safety as forks
 from percola.platform.text import count, printable
 from percola.repository import Repository
 from percola.serve import shown
+from percola.serve.sampler import END_SECONDS
 
 log = logging.getLogger("percola.serve")
 
@@ -87,10 +88,13 @@ class Actions:
             return [action for _, action in reversed(self._last)]
 
     def stop(self) -> None:
-        """End what is under way, and return when it has ended: what it has done stays done."""
+        """End what is under way: what it has done stays done.
+
+        Returns when it has ended, or waits in vain for the store.
+        """
         self._stopping = True
         for thread in self._threads:
-            thread.join()
+            thread.join(END_SECONDS)
 
     def ask(self, form: Mapping[str, str], by: str) -> None:
         """Do what a form asks for: the first of its buttons that is known.

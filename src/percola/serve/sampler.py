@@ -61,6 +61,9 @@ HOLDS: Final = 5
 
 log = logging.getLogger("percola.serve")
 
+END_SECONDS: Final = 2.0
+"""For how long the end of the server waits for what a thread has asked of the store."""
+
 _DEFECT: Final = "No numbers could be taken. What happened stands in the server's output."
 _LOOKED_AT: Final = 1.0
 _UNATTENDED: Final = 10.0
@@ -131,12 +134,12 @@ class Sampler:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop the thread; returns when it has ended."""
+        """Stop the thread; returns when it has ended, or waits in vain for the store."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(END_SECONDS)
 
     def look(self, *, seconds: float = 2.0) -> tuple[list[Sample], View]:
         """All samples and the view.
@@ -173,6 +176,8 @@ class Sampler:
             except self.expected as error:
                 sample, view = None, replace(self._view, trouble=str(error))
             except Exception:
+                if self._stopping:
+                    return  # The process may be ending.
                 # If this thread ended, the plots would freeze without an explanation.
                 log.exception("A sample could not be taken.")
                 sample, view = None, replace(self._view, trouble=_DEFECT)
