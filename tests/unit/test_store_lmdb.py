@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 from pathlib import Path
 from typing import Any
 
@@ -95,3 +97,27 @@ def test_a_scan_of_values_alone_is_read_in_parts(tmp_path: Path) -> None:
         assert len(found) == 16 and following == b"16"
         rows = [cell.row for cell, _, _ in walk_kind(store, Kind.DATA, "pages")]
         assert rows == [b"%02d" % number for number in range(24)]
+
+
+@pytest.mark.parametrize("engine", engines.ENGINES)
+def test_a_closed_repository_leaves_no_file_open_until_python_collects_garbage(
+    tmp_path: Path, engine: str
+) -> None:
+    table = Table("cells")
+    column = table.column("column")
+
+    def opened() -> list[str]:
+        paths = [Path("/proc/self/fd", number) for number in os.listdir("/proc/self/fd")]
+        found = [os.readlink(path) for path in paths if path.is_symlink()]
+        return [path for path in found if path.startswith(str(tmp_path))]
+
+    gc.collect()
+    gc.disable()
+    try:
+        with engines.using(engine), percola.open(tmp_path / "repo", [table]) as repo:
+            repo.run(lambda t: t.set(column, "a", b"value"))
+            assert repo.snapshot().get(column, "a") == b"value" and opened()
+        del repo
+        assert opened() == []
+    finally:
+        gc.enable()

@@ -311,7 +311,8 @@ class LmdbStore(OneStepStore):
         return int(self._safe_point.view[0])
 
     def last_drawn(self) -> int:
-        return self._last_drawn() if self._drawn is None else self._drawn()
+        drawn = self._drawn
+        return self._last_drawn() if drawn is None else drawn()
 
     def _last_drawn(self) -> int:
         environment = self._environment
@@ -331,14 +332,15 @@ class LmdbStore(OneStepStore):
         codecs: Codecs,
         leases: _native.ActiveSnapshots,
     ) -> _native.Calls | None:
-        if self._drawn is None or type(self) is not LmdbStore:
+        drawn = self._drawn
+        if drawn is None or type(self) is not LmdbStore:
             return None  # A derived class may read or commit in another way.
         reads = self._environment.reads
         native = self._environment.native
         assert native is not None and reads is not None
         calls: _native.Calls = native.Calls(
             reads,
-            self._drawn,
+            drawn,
             (_CELLS, _DATA),
             self._safe_point.view,
             self._keys.prefixes,
@@ -714,6 +716,8 @@ class LmdbStore(OneStepStore):
         return counts
 
     def close(self) -> None:
+        # They refer to this store, and would keep its mapped file until Python collects garbage.
+        self._commits = self._drawn = None
         self._environment.close()
 
 
