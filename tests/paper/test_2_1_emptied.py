@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
 from stores import Ground
 
-from percola import Repository, Table, Transaction, UsageError, Worker, observer
+from percola import Column, Repository, Table, Transaction, UsageError, Worker, observer
 from percola.catalog import RUNS
 from percola.cells import Kind
 from percola.maintenance import empty as emptying
@@ -173,16 +173,39 @@ def test_what_was_interrupted_is_finished_by_the_next_call(
     assert left(repo) == {}
 
 
+orders = Table("orders")
+euros = orders.column("euros", int, observed=True)
+spent = Sums("spent", orders, {"euros": int})
+
+
+@observer(euros)
+def add_up(t: Transaction, order: str) -> None:
+    paid = t.get(euros, order)
+    spent.contribute(t, order, {} if paid is None else {"all": {"euros": paid}})
+
+
+def test_a_recipe_keeps_its_record_of_a_row_of_which_a_program_takes_all_columns(
+    ground: Ground,
+) -> None:
+    repo = ground.repo([orders, *spent.tables])
+    worker = [add_up, *spent.observers]
+
+    def after(change: Callable[[Transaction, Column[str, Any], Any], None]) -> tuple[int, int]:
+        with repo.transaction() as t:
+            for column, value in t.get_row(orders, "o1").items():
+                change(t, column, value)
+        Worker(repo, worker).run_until_idle()
+        now = spent.get(repo.snapshot(), "all")
+        return now.count, now["euros"]
+
+    repo.run(lambda t: t.set(euros, "o1", 3))
+    Worker(repo, worker).run_until_idle()
+    assert repo.snapshot().get_row(orders, "o1")[spent.applied.column] == {"all": {"euros": 3}}
+    assert after(lambda t, column, value: t.set(column, "o2", value)) == (2, 6)
+    assert after(lambda t, column, value: t.delete(column, "o1")) == (1, 3)
+
+
 def test_what_others_need_of_a_table_is_not_deleted_with_it(ground: Ground) -> None:
-    orders = Table("orders")
-    euros = orders.column("euros", int, observed=True)
-    spent = Sums("spent", orders, {"euros": int})
-
-    @observer(euros)
-    def add_up(t: Transaction, order: str) -> None:
-        paid = t.get(euros, order)
-        spent.contribute(t, order, {} if paid is None else {"all": {"euros": paid}})
-
     repo = ground.repo([orders, *spent.tables])
     worker = [add_up, *spent.observers]
     with repo.transaction() as t:

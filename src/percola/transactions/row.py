@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Generic, NoReturn, TypeVar, overload
+from typing import Any, Final, Generic, NoReturn, TypeVar, overload
 
 from percola.codecs import V
 from percola.errors import UnknownColumnError, UsageError
-from percola.schema import Column, Family, R, Readable, Table
+from percola.schema import RECORD, Column, Family, R, Readable, Table
 
 D = TypeVar("D")
 
 Columns = Iterable[Column[R, Any] | Family[R, Any]] | None
 """The columns and families of a row that are read; None: all."""
+
+_RECORD: Final = RECORD.encode()
 
 
 class Row(Generic[R]):
@@ -88,8 +90,14 @@ class Row(Generic[R]):
             return {name: family[name].decode_value(raw) for name, raw in found.items()}
 
     def items(self) -> Iterator[tuple[Column[R, Any], Any]]:
-        """Every column and its value, in the order of the columns' names."""
+        """Every column and its value, in the order of the columns' names.
+
+        But for those in which recipes record what the row has contributed: deleted or copied with
+        the others, they would leave derived tables wrong. `row[recipe.applied.column]` has one.
+        """
         for name, raw in self._values.items():
+            if name.startswith(_RECORD):
+                continue
             try:
                 column = self._table.resolve(name.decode())
             except UnknownColumnError as error:
