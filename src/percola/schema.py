@@ -192,6 +192,11 @@ class Column(Readable[R, V]):
         """Decode what the store holds; WrongTypeError if it is not of the column's type."""
         try:
             return self.decode(raw)
+        except UnfitValueError as error:
+            raise WrongTypeError(
+                f"The column {self!r} holds {raw[:40]!r}, which cannot be read as "
+                f"{self.codec.name}: {error}."
+            ) from error
         except (ValueError, RecursionError) as error:
             raise WrongTypeError(
                 f"The column {self!r} should hold {self.codec.name}, but the stored bytes "

@@ -27,6 +27,7 @@ from percola import (
     WrongTypeError,
     observer,
 )
+from percola.cells import Cell
 from percola.recipes import Sums
 from tests.unit.wrong_calls import (
     TABLES,
@@ -258,6 +259,23 @@ def test_what_was_written_with_another_type_is_an_error(repo: Repository) -> Non
     titles_as_numbers = Table("docs").column("title", int)
     with pytest.raises(WrongTypeError, match="written with another type"):
         repo.snapshot().get(titles_as_numbers, "a")
+
+
+def test_json_that_is_nested_too_deep_to_be_read_is_an_error_that_says_so(repo: Repository) -> None:
+    with repo.transaction() as t:  # As an earlier version has written it.
+        t._put(Cell(docs.name, b"a", extra.key), b"[" * 990 + b"]" * 990)
+    now = repo.snapshot()
+    reads: list[Callable[[], object]] = [
+        lambda: now.get(extra, "a"),
+        lambda: now.get_many([(extra, "a")]),
+        lambda: now.get_row(docs, "a")[extra],
+        lambda: [dict(row.items()) for row in now.scan(docs)],
+    ]
+    for read in reads:
+        with pytest.raises(
+            WrongTypeError, match=r"docs\.extra holds .* nested too deep for Python's"
+        ):
+            read()
 
 
 def test_a_family_that_was_written_with_another_type_is_an_error_that_names_the_column() -> None:

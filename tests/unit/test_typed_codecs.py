@@ -39,6 +39,8 @@ from percola import (
     struct_of,
 )
 from percola.codecs import UnfitValueError, codec_named, parse_text, parse_type
+from percola.codecs.base import MOST_NESTED
+from percola.recipes.applied import VALUES
 
 Naive = datetime.datetime
 
@@ -533,3 +535,28 @@ def test_stored_json_is_read_as_python_reads_it_also_with_white_space(text: str)
             JSON.decode(text.encode())
     else:
         assert JSON.decode(text.encode()) == expected
+
+
+def nested(levels: int, inside: Any) -> Any:
+    for level in range(levels):
+        inside = [inside] if level % 2 else {"][}": inside}
+    return inside
+
+
+@pytest.mark.parametrize("codec", [JSON, array_of(JSON), VALUES])
+def test_json_is_refused_where_a_program_that_is_some_calls_deeper_could_not_read_it(
+    codec: Codec[Any],
+) -> None:
+    column = Table("t").column("c", codec)
+
+    def read(calls: int, raw: bytes) -> Any:
+        return read(calls - 1, raw) if calls else column.decode_value(raw)
+
+    wide = [["[", '\\"[', {}]] * MOST_NESTED  # Many, but not deep; with brackets in texts.
+    deepest = [nested(MOST_NESTED - 4, wide)]
+    assert read(300, column.encode_value(deepest)) == deepest
+    with pytest.raises(WrongTypeError, match=f"nested more than {MOST_NESTED} deep"):
+        column.encode_value([deepest])
+    # What an earlier version has written.
+    with pytest.raises(WrongTypeError, match=r"too deep for Python's recursion limit of \d+, "):
+        column.decode_value(b"[" * 5_000 + b"]" * 5_000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, SupportsIndex, TypeVar
@@ -89,19 +90,56 @@ def _decode_bool(raw: bytes) -> bool:
 _JSON_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 _JSON_DECODER: Final = json.JSONDecoder()
 
+MOST_NESTED: Final = 500
+"""How deep lists and dictionaries of JSON may contain each other."""
+
+_OTHERS: Final = bytes(set(range(256)) - set(b"[]{}"))
+_AS_LISTS: Final = bytes.maketrans(b"{}", b"[]")
+
 
 def _encode_json(value: Any) -> bytes:
-    return _JSON_ENCODER.encode(value).encode()
+    return checked_json(_JSON_ENCODER.encode(value).encode())
+
+
+def checked_json(raw: bytes) -> bytes:
+    """The same JSON; UnfitValueError if it is nested deeper than `MOST_NESTED`.
+
+    Python's recursion limit bounds what is written and what is read, wherever that is. What could
+    be written near its end could not be read by a program that is a few calls deeper.
+    """
+    if raw.count(b"[") + raw.count(b"{") > MOST_NESTED and _is_deeper(raw):
+        raise UnfitValueError(f"it is nested more than {MOST_NESTED} deep")
+    return raw
+
+
+def _is_deeper(raw: bytes) -> bool:
+    """Whether JSON is nested deeper than `MOST_NESTED`."""
+    parts = raw.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"')  # Each second one is a text.
+    left = b"".join(parts[::2]).translate(_AS_LISTS, _OTHERS)
+    for _ in range(MOST_NESTED):
+        left = left.replace(b"[]", b"")  # Without the innermost lists and dictionaries.
+        if not left:
+            return False
+    return True
 
 
 def decoded_json(decoder: json.JSONDecoder, raw: bytes) -> Any:
-    """What `decoder.decode` returns, in half of its time: no white space is looked for."""
+    """What `decoder.decode` returns, in half of its time: no white space is looked for.
+
+    Raises ValueError, an UnfitValueError where Python's recursion limit does not let it be read.
+    """
     text = raw.decode()
     try:
-        value, end = decoder.raw_decode(text)
-    except ValueError:
-        return decoder.decode(text)
-    return value if end == len(text) else decoder.decode(text)
+        try:
+            value, end = decoder.raw_decode(text)
+        except ValueError:
+            return decoder.decode(text)
+        return value if end == len(text) else decoder.decode(text)
+    except RecursionError as error:
+        raise UnfitValueError(
+            f"it is nested too deep for Python's recursion limit of {sys.getrecursionlimit()}, "
+            "which sys.setrecursionlimit raises"
+        ) from error
 
 
 def _decode_json(raw: bytes) -> Any:
@@ -109,7 +147,10 @@ def _decode_json(raw: bytes) -> Any:
 
 
 JSON: Final[Codec[Any]] = Codec("json", _encode_json, _decode_json)
-"""Any value that JSON can represent: dictionaries with string keys, lists, strings, …"""
+"""Any value that JSON can represent: dictionaries with string keys, lists, strings, …
+
+They may contain each other up to 500 deep.
+"""
 
 _BY_TYPE: Final[Mapping[type, Codec[Any]]] = {
     bytes: Codec("bytes", _encode_bytes, bytes),

@@ -28,7 +28,16 @@ from decimal import Decimal, InvalidOperation
 from functools import cache
 from typing import Any, Final, TypeAlias, TypeVar
 
-from percola.codecs.base import JSON, SIMPLE, Codec, UnfitValueError, V, codec_of, decoded_json
+from percola.codecs.base import (
+    JSON,
+    SIMPLE,
+    Codec,
+    UnfitValueError,
+    V,
+    checked_json,
+    codec_of,
+    decoded_json,
+)
 from percola.codecs.ordered import FIXED, TIMESTAMP, DecimalCodec, read_moment
 from percola.errors import SchemaError
 
@@ -245,7 +254,7 @@ def _functions(
     to_json: Convert, of_json: Convert
 ) -> tuple[Callable[[Any], bytes], Callable[[bytes], Any], Convert, Convert]:
     def encode(value: Any) -> bytes:
-        return _ENCODER.encode(to_json(value)).encode()
+        return checked_json(_ENCODER.encode(to_json(value)).encode())
 
     def decode(raw: bytes) -> Any:
         try:

@@ -19,7 +19,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any, Final, Generic, NamedTuple
 
 from percola.codecs import Codec
-from percola.codecs.base import decoded_json
+from percola.codecs.base import checked_json, decoded_json
 from percola.errors import SchemaError, WrongTypeError
 from percola.recipes.comparing import Claim, Scan
 from percola.recipes.keys import check_key
@@ -78,7 +78,7 @@ def _encode(value: Any) -> bytes:
     text = _ENCODER.encode(value)
     if f'"{_DECIMAL}"' in text:
         text = _ENCODER.encode(_escaped(value))
-    return text.encode()
+    return checked_json(text.encode())
 
 
 def _decode(raw: bytes) -> Any:

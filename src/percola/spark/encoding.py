@@ -38,6 +38,7 @@ from pyspark.sql.types import (
 
 from percola import SchemaError, UsageError, ValueTooLargeError, WrongTypeError
 from percola.codecs import JSON, Codec
+from percola.codecs.base import checked_json
 from percola.schema import Column, Family, Table
 from percola.spark.arrow_values import encoded, in_utc, is_fixed, is_nested, of_arrow
 from percola.spark.columns import Chosen, chosen
@@ -342,7 +343,7 @@ def _json_of_text(text: str) -> bytes:
     try:
         return JSON.encode(value)
     except TypeError:  # A decimal.
-        return _exact_text(value).encode()
+        return checked_json(_exact_text(value).encode())
 
 
 def _exact(text: str) -> float | decimal.Decimal:
