@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from children import Child, hear, say
 
-from percola import SnapshotTooOldError
+from percola import RepositoryError, SnapshotTooOldError
 from percola.cells import Cell
 from percola.store.capabilities import reader_of
 from percola.store.lmdb.store import LmdbStore
@@ -37,6 +37,29 @@ def test_the_safe_point_is_there_again_after_the_shared_file_was_lost(tmp_path: 
     with pytest.raises(SnapshotTooOldError):
         store.read([CELL], 39)
     store.close()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_who_writes_without_the_others_shared_file_is_told_in_time(
+    tmp_path: Path, replaced: bool
+) -> None:
+    """It would see neither the safe point that they raise nor which tables keep a feed from now on.
+
+    Nothing else shows that: the store itself is the same.
+    """
+    store = LmdbStore(tmp_path, durability="full")
+    (tmp_path / "safe-point").unlink()
+    if replaced:
+        (tmp_path / "safe-point").write_bytes(bytes(16))
+    store._environment._care_at = 0.0
+    store.draw()
+    for act in (store.draw, store.last_drawn, lambda: store.raise_safe_point(1)):
+        with pytest.raises(RepositoryError, match="its safe-point or .* removed or replaced"):
+            act()
+    store.close()
+    again = store_in(tmp_path)
+    assert again.draw() == 2
+    again.close()
 
 
 def test_a_shared_file_that_is_ahead_of_an_older_store_locks_nobody_out(tmp_path: Path) -> None:

@@ -139,9 +139,8 @@ class Environment:
         self._map_bytes = map_bytes
         self._closed = False
         self._has_lost_lock_file = False
-        # The data file that was opened first, and is opened again after a fork.
-        self._file: tuple[int, int] | None = None
-        self._lock_file: tuple[int, int] | None = None
+        # The files that were opened first, and are opened again after a fork.
+        self._files: dict[str, tuple[int, int] | None] = {}
         self._background: BackgroundSync | None = None
         self.native = driver.native
         self.reads: _native.Reads | None = None if self.native is None else self.native.Reads()
@@ -201,8 +200,9 @@ class Environment:
         if self._has_lost_lock_file or self._is_replaced():
             # The numbers of tables and the safe point that this process knows are another file's.
             raise RepositoryError(
-                f"The store in {self.folder} or its lock.mdb was removed or replaced while this "
-                "process had it open: close its Repository objects, and open it again."
+                f"The store in {self.folder}, its safe-point or its lock.mdb was removed or "
+                "replaced while this process had it open: close its Repository objects, and open "
+                "it again."
             )
         self._check_alone()
         self._make_files()
@@ -261,14 +261,19 @@ class Environment:
                     raise
                 size *= 2  # Another process has grown it just now.
             else:
-                self._file, self._lock_file = file_of(self.folder), file_of(self.folder, "lock.mdb")
-                if self._file is not None:
-                    _environments[self._file] = self
+                for name in ("data.mdb", "lock.mdb"):
+                    self.watch(name, file_of(self.folder, name))
+                if (file := self._files["data.mdb"]) is not None:
+                    _environments[file] = self
                 return env, turn
 
+    def watch(self, name: str, file: tuple[int, int] | None) -> None:
+        """From now on refuse to go on without this file in the folder, by device and inode."""
+        self._files[name] = file
+
     def _is_replaced(self) -> bool:
-        """Whether one of LMDB's files is no longer the one that was opened, as far as one sees."""
-        for name, opened in (("data.mdb", self._file), ("lock.mdb", self._lock_file)):
+        """Whether one of the files is no longer the one that was opened, as far as one sees."""
+        for name, opened in tuple(self._files.items()):
             if opened is None:
                 continue
             try:
