@@ -11,6 +11,7 @@ from stores import Ground
 from percola import Column, Repository, Table, Transaction, UsageError, Worker, observer
 from percola.catalog import RUNS
 from percola.cells import Kind
+from percola.cli.json_output import row_json
 from percola.maintenance import empty as emptying
 from percola.maintenance.check import Severity, check
 from percola.maintenance.empty import Emptied, empty
@@ -200,7 +201,9 @@ def test_a_recipe_keeps_its_record_of_a_row_of_which_a_program_takes_all_columns
 
     repo.run(lambda t: t.set(euros, "o1", 3))
     Worker(repo, worker).run_until_idle()
-    assert repo.snapshot().get_row(orders, "o1")[spent.applied.column] == {"all": {"euros": 3}}
+    row = repo.snapshot().get_row(orders, "o1")
+    assert row[spent.applied.column] == {"all": {"euros": 3}}
+    assert row_json(row)["columns"].keys() == {"euros", "applied.spent"}, "people see it"
     assert after(lambda t, column, value: t.set(column, "o2", value)) == (2, 6)
     assert after(lambda t, column, value: t.delete(column, "o1")) == (1, 3)
 

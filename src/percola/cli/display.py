@@ -140,7 +140,7 @@ def print_rows(rows: Iterable[Row[Any]]) -> int:
     width, is_terminal = out.width, out.is_terminal
     for row in rows:
         found += 1
-        values = list(row.items())
+        values = list(row._all_items())
         names = [printable(column.name) for column, _ in values]
         indent = min(max(map(len, names), default=0), 24)
         lines = [

@@ -111,7 +111,7 @@ def stored_cell_json(cell: Cell, schema: Schema) -> dict[str, Any]:
 
 def row_json(row: Row[Any]) -> dict[str, Any]:
     """A row that was read."""
-    columns = {column.name: as_json(value) for column, value in row.items()}
+    columns = {column.name: as_json(value) for column, value in row._all_items()}
     return {"row": as_json(row.key), "columns": columns}
 
 

@@ -95,9 +95,14 @@ class Row(Generic[R]):
         But for those in which recipes record what the row has contributed: deleted or copied with
         the others, they would leave derived tables wrong. `row[recipe.applied.column]` has one.
         """
-        for name, raw in self._values.items():
-            if name.startswith(_RECORD):
-                continue
+        return self._items(name for name in self._values if not name.startswith(_RECORD))
+
+    def _all_items(self) -> Iterator[tuple[Column[R, Any], Any]]:
+        """Every column and its value, to be shown: also those of recipes."""
+        return self._items(self._values)
+
+    def _items(self, names: Iterable[bytes]) -> Iterator[tuple[Column[R, Any], Any]]:
+        for name in names:
             try:
                 column = self._table.resolve(name.decode())
             except UnknownColumnError as error:
@@ -109,4 +114,4 @@ class Row(Generic[R]):
                     f"`repo.table({self._table.name!r})`, which has all columns."
                 ) from error
             if isinstance(column, Column):
-                yield column, column.decode_value(raw)
+                yield column, column.decode_value(self._values[name])

@@ -311,7 +311,7 @@ class RecordedTransaction:
             for row in rows:
                 # A reader that stops here has scanned no further than just after this row.
                 upto = _text(table, row.key) + "\0"
-                for column, _ in row.items():
+                for column, _ in row._all_items():
                     found.get(address(column), []).append(self._key(column, row.key))
                 self._saw_row(row, [])
                 yield row
@@ -331,7 +331,7 @@ class RecordedTransaction:
                 self.record.own_reads.append((key, None, value))
 
     def _saw_row(self, row: Row[R], singles: list[Column[R, Any]]) -> None:
-        for column, value in row.items():
+        for column, value in row._all_items():
             self._saw(column, row.key, value)
         for column in singles:
             if column not in row:
