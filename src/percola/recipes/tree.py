@@ -32,6 +32,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import reduce
 from typing import Any, Final, Generic
 
@@ -68,7 +69,8 @@ class Monoid:
         name: for messages.
         combine: takes two contributions or aggregates, and returns their aggregate. They are
             what JSON can hold, and Decimals; tuples come back as lists.
-        prepare: makes an aggregate of a single contribution; by default they are the same.
+        prepare: makes an aggregate of a single contribution; by default they are the same. What it
+            raises refuses the contribution.
         combine_all: does what `combine` does, for many aggregates at once; by default `combine` is
             called for one after the other.
     """
@@ -102,7 +104,23 @@ def _count(counters: Sequence[Mapping[str, int]]) -> dict[str, int]:
     return dict(sorted(total.items()))
 
 
-COUNTER: Final = Monoid("counter", lambda left, right: _count([left, right]), combine_all=_count)
+def _counter(contribution: Any) -> Any:
+    if not isinstance(contribution, Mapping) or not all(
+        isinstance(number, int | float | Decimal) for number in contribution.values()
+    ):
+        raise _refused("counter", 'a dictionary of numbers such as {"red": 3}', contribution)
+    return contribution
+
+
+def _refused(monoid: str, wanted: str, given: object) -> WrongTypeError:
+    return WrongTypeError(
+        f"A row contributes to a {monoid} {wanted}, but this is {type(given).__name__} {given!r}."
+    )
+
+
+COUNTER: Final = Monoid(
+    "counter", lambda left, right: _count([left, right]), _counter, combine_all=_count
+)
 """Counts by key, as of a histogram: {"red": 3, "blue": 1}."""
 
 
@@ -114,7 +132,16 @@ def top(most: int) -> Monoid:
     def best(items: Iterable[Any]) -> list[Any]:
         return sorted(items, reverse=True)[:most]
 
-    return Monoid(f"top {most}", lambda left, right: best((*left, *right)), best)
+    def prepare(items: Any) -> list[Any]:
+        if not isinstance(items, list | tuple):
+            raise _refused(name, "a list of items, also if it is one", items)
+        try:
+            return best(items)
+        except TypeError:
+            raise _refused(name, "a list of items that can be compared", items) from None
+
+    name = f"top {most}"
+    return Monoid(name, lambda left, right: best((*left, *right)), prepare)
 
 
 class Nodes:
@@ -358,9 +385,14 @@ class Tree(Recipe, Generic[R]):
     def contribute(self, t: Transaction, row: R, now: Mapping[str, Any]) -> bool:
         """Let a row contribute these values, by group, instead of what it contributed before.
 
-        Returns whether anything changed.
+        Returns whether anything changed. Raises WrongTypeError for what is no contribution to a
+        counter or a top list, and what `prepare` of a monoid of your own raises.
         """
-        changes = self.applied.diff(t, row, now)
+        changes = self.applied.changes(t, row, now)
+        for _, _, value in changes:
+            if value is not None:
+                self.monoid.prepare(value)  # Else the group's run would fail, later and elsewhere.
+        self.applied.record(t, row, now, changes)
         owner = _digits(self.applied.source.encode_row(row))
         for group, before, value in changes:
             self._nodes.enter(t, part(group), owner, before, value)
