@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -290,6 +290,35 @@ def test_a_check_tells_of_an_entry_that_was_deleted_before_it_was_exported() -> 
     assert check(repo, [queue]) == []
     with repo.snapshot() as now:
         assert list(now.scan(queue.table)) == [], "what is exported leaves nothing"
+
+
+class Response:
+    """As that of `requests`, which is false if the server had an error, and has its lines."""
+
+    def __bool__(self) -> bool:
+        return False
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(())
+
+
+@pytest.mark.parametrize("returned", [Response(), False, True, (5, []), {"errors": True}, "ok"])
+def test_what_does_not_say_that_entries_were_taken_leaves_them_in_the_queue(returned: Any) -> None:
+    repo, queue, _ = empty_queue()
+    put(repo, queue, boot=1)
+    observers = queue.observers(lambda t, entries: returned)
+    Worker(repo, observers, threads=1, first_wait=0.001).run_until_idle()
+    [failure] = failures(repo)
+    assert f"has returned {returned!r}, which may say that they were not taken" in failure.error
+    assert len(left(repo, queue)) == 1
+
+
+@pytest.mark.parametrize("returned", [None, [], (), {}.values(), iter(())])
+def test_nothing_refused_may_be_said_by_none_or_by_no_entries(returned: Any) -> None:
+    repo, queue, _ = empty_queue()
+    put(repo, queue, boot=1)
+    Worker(repo, queue.observers(lambda t, entries: returned), threads=1).run_until_idle()
+    assert left(repo, queue) == [] and list(failures(repo)) == []
 
 
 @pytest.mark.parametrize("bad", [None, 1, "", "\ud800", b"b"])

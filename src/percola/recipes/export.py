@@ -32,10 +32,10 @@ from __future__ import annotations
 import functools
 import hashlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from percola.errors import ObserverError, SchemaError
+from percola.errors import ObserverError, SchemaError, UsageError
 from percola.observers.observer import Observer, observer
 from percola.recipes.applied import VALUES
 from percola.recipes.comparing import Checkable, Claim, Comparison, Scan
@@ -209,8 +209,9 @@ class Export(Checkable):
             send: called with the transaction of a run and some entries. It reads in the
                 transaction what has to be sent, and sends it, durably. It must be safe to repeat:
                 the receiver ignores a key whose epoch it has already. It returns what the receiver
-                refuses, which becomes dead letters; if it raises, all entries stay, and it is
-                called again, five times in all unless it raises a TransientError.
+                refuses, which becomes dead letters, or None; if it raises, or returns anything
+                else, all entries stay, and it is called again, five times in all unless it raises a
+                TransientError.
             name: of the observers, followed by a number if there are several; `NAME.export` by
                 default.
             most: entries that one call gets at most.
@@ -258,13 +259,28 @@ class Export(Checkable):
                 t.delete(self.entry, one.row)
                 t.delete(self._entered, _ENTERED + one.row)
             if taken:
-                found = send(t, taken)
-                for refused in (found,) if isinstance(found, Refused) else found or ():
+                for refused in self._refused(send(t, taken)):
                     one = refused.entry
                     value = {"key": one.key, "note": one.note, "why": refused.why}
                     t.set(self.refused, one.row, value)
 
         return export
+
+    def _refused(self, found: object) -> Sequence[Refused]:
+        """What `send` has returned, as a list; UsageError for anything else than it may return."""
+        if found is None:
+            return ()
+        many = isinstance(found, Collection | Iterator) and not isinstance(found, Refused)
+        listed = list(found) if many else [found]
+        refused = [one for one in listed if isinstance(one, Refused)]
+        if len(refused) < len(listed):
+            raise UsageError(
+                f"The function that sends the entries of {self.table.name!r} has returned "
+                f"{found!r}, which may say that they were not taken: they are sent again. It "
+                "returns the entries that the receiver refuses, each as a Refused, or None, and "
+                "raises an error if nothing was taken."
+            )
+        return refused
 
     # --- Checking -----------------------------------------------------------------------
 
