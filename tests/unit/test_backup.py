@@ -506,6 +506,26 @@ class Unseekable(io.BytesIO):
         return False
 
 
+class Dribbling(Unseekable):
+    """What a socket without a buffer may be like: it takes and gives a part of what it could."""
+
+    def write(self, raw: Any) -> int:
+        return super().write(raw[: (len(raw) + 1) // 2])
+
+    def read(self, size: int | None = -1) -> bytes:
+        assert size is not None and size > 0
+        return super().read((size + 1) // 2)
+
+
+def test_a_stream_may_take_and_give_a_part_at_a_time(folder: Path, tmp_path: Path) -> None:
+    out = Dribbling()
+    with percola.open(folder, TABLES) as repo:
+        told = backup(repo, out)
+    assert restore(Dribbling(out.getvalue()), tmp_path / "other") == told
+    with percola.open(tmp_path / "other", TABLES) as repo:
+        assert total(repo) == ACCOUNTS * EACH
+
+
 @pytest.mark.parametrize("source", [io.BytesIO, Unseekable])
 def test_a_backup_that_was_cut_short_or_changed_is_refused(
     folder: Path, tmp_path: Path, source: type[io.BytesIO]

@@ -107,6 +107,8 @@ def read_header(source: IO[bytes]) -> tuple[Backup, bytes]:
     Raises DamagedRecordError if it is not a backup, RepositoryVersionError if its version differs.
     """
     magic = source.read(len(_MAGIC))
+    while len(magic) < len(_MAGIC) and (more := source.read(len(_MAGIC) - len(magic))):
+        magic += more
     if magic != _MAGIC:
         if magic.startswith(_MAGIC.rpartition(b" ")[0] + b" ") and magic.endswith(b"\n"):
             raise RepositoryVersionError("The backup was made by another version of Percola.")

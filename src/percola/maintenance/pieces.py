@@ -32,11 +32,18 @@ class PieceWriter:
     def end(self) -> None:
         """Write the end and the checksum."""
         self._write(_LENGTH.pack(0))
-        self._out.write(self._digest.digest())
+        self._write_all(self._digest.digest())
 
     def _write(self, raw: bytes) -> None:
         self._digest.update(raw)
-        self._out.write(raw)
+        self._write_all(raw)
+
+    def _write_all(self, raw: bytes) -> None:
+        # A stream without a buffer, as of a socket, may take a part of it, and says how much.
+        written = self._out.write(raw)
+        while isinstance(written, int) and 0 < written < len(raw):
+            raw = raw[written:]
+            written = self._out.write(raw)
 
 
 def read_pieces(stream: IO[bytes], head: bytes, what: str, most: int = 2**32) -> Iterator[bytes]:
