@@ -95,6 +95,14 @@ def test_a_type_without_a_codec_is_refused_with_those_that_there_are() -> None:
         Table("t").column("c", dict)
 
 
+@pytest.mark.parametrize("name", [5, None, b"money"])
+def test_a_codec_whose_name_is_no_text_is_refused_before_it_is_stored(name: Any) -> None:
+    codec: Codec[bytes] = Codec(name, bytes, bytes)
+    for declare in (Table("t").column, Table("t").family):
+        with pytest.raises(SchemaError, match=f"name of a codec is a text.* not {name!r}"):
+            declare("price", codec)
+
+
 @pytest.mark.parametrize("encoded", ["text", None, 5])
 def test_a_codec_of_ones_own_that_makes_no_bytes_is_an_error_that_names_it(encoded: Any) -> None:
     wrong: Codec[Any] = Codec("wrong", lambda value: encoded, lambda raw: raw)

@@ -168,6 +168,11 @@ SIMPLE: Final[Mapping[str, Codec[Any]]] = {
 def codec_of(type_: type[V] | Codec[V]) -> Codec[V]:
     """The codec for a supported type, or the given codec itself; SchemaError for others."""
     if isinstance(type_, Codec):
+        if not isinstance(type_.name, str):
+            raise SchemaError(
+                f"The name of a codec is a text, by which the repository stores it, and not "
+                f"{type_.name!r}."
+            )
         return type_
     codec = _BY_TYPE.get(type_) if isinstance(type_, type) else None
     if codec is None:
