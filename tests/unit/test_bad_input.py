@@ -11,6 +11,7 @@ import pytest
 
 import percola
 from percola import (
+    DamagedRecordError,
     PercolaError,
     Repository,
     RepositoryClosedError,
@@ -27,8 +28,10 @@ from percola import (
     WrongTypeError,
     observer,
 )
-from percola.cells import Cell
+from percola.cells import Cell, Kind
 from percola.recipes import Sums
+from percola.store.base import Delete, RowMutation
+from percola.store.walks import state_beneath
 from tests.unit.wrong_calls import (
     TABLES,
     any_,
@@ -259,6 +262,20 @@ def test_what_was_written_with_another_type_is_an_error(repo: Repository) -> Non
     titles_as_numbers = Table("docs").column("title", int)
     with pytest.raises(WrongTypeError, match="written with another type"):
         repo.snapshot().get(titles_as_numbers, "a")
+
+
+def test_a_long_value_that_was_lost_is_damage_also_beneath_a_lock(repo: Repository) -> None:
+    with repo.transaction() as t:
+        t.set(blob, "a", bytes(300))
+    cell, store = Cell(docs.name, b"a", blob.key), repo.context.store
+    lost = RowMutation(cell.table, cell.row, (), [Delete(Kind.DATA, cell.column, t.start_ts)])
+    assert t.commit_ts is not None and store.mutate([lost]) == [True]
+    for read in (
+        lambda at: repo.snapshot(at).get(blob, "a"),
+        functools.partial(state_beneath, store, cell),
+    ):
+        with pytest.raises(DamagedRecordError, match=rf"data at {t.start_ts}, which is missing"):
+            read(t.commit_ts)
 
 
 def test_json_that_is_nested_too_deep_to_be_read_is_an_error_that_says_so(repo: Repository) -> None:

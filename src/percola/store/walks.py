@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from percola.cells import Cell, Kind, LastChange, Op, decode_write, newest_change
-from percola.store.base import CellState, Store
+from percola.store.base import CellState, Store, missing_data
 
 _RECORDS: Final = 16
 
@@ -93,7 +93,7 @@ def state_beneath(store: Store, cell: Cell, ts: int) -> CellState:
     """The state of a cell at `ts`, whatever lock it has: as if that were not there.
 
     That is what a reader at `ts` should see if the lock's transaction can only commit above `ts`.
-    Raises SnapshotTooOldError, StoreError.
+    Raises SnapshotTooOldError, StoreError, and DamagedRecordError as every read of it does.
     """
     change: LastChange | None = None
     high = ts
@@ -102,11 +102,14 @@ def state_beneath(store: Store, cell: Cell, ts: int) -> CellState:
         change = newest_change(records, complete=len(records) < _RECORDS)
         high = records[-1][0] - 1 if records else 0
     value: bytes | None = None
+    lost: int | None = None
     if change.record:
         op, start_ts, value, *_ = decode_write(change.record)
         if op is Op.PUT and value is None:
             data = store.entries(cell, Kind.DATA, start_ts, start_ts)
-            value = data[0][1] if data else None
+            value, lost = (data[0][1], None) if data else (None, start_ts)
     # Check after the reads, as every reader does: then no record was missing (P12).
     store.check_safe_point(ts)
+    if lost is not None:
+        raise missing_data(cell, change.commit_ts, lost)
     return None, change.commit_ts, value
