@@ -216,6 +216,9 @@ def test_what_others_need_of_a_table_is_not_deleted_with_it(ground: Ground) -> N
     Worker(repo, worker).run_until_idle()
     with pytest.raises(UsageError, match=r"orders\.applied\.spent has what its rows contributed"):
         empty(repo, orders)
+    name: Any = orders.name
+    with pytest.raises(UsageError, match="'orders' is not a Table: pass the one"):
+        empty(repo, name, [euros])
     assert empty(repo, orders, [euros]) == Emptied(1, 1)
     Worker(repo, worker).run_until_idle()
     assert list(repo.snapshot().scan(orders)) == []

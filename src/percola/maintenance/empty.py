@@ -69,9 +69,14 @@ def empty(
         dry_run: count, and delete nothing.
         progress: called after each transaction; what it raises ends the work.
 
-    Raises UsageError for a table that Percola keeps for itself, or with such contributions; the
-    errors of `Snapshot.scan` and of `Repository.run`.
+    Raises UsageError for a table that Percola keeps for itself, or with such contributions, and for
+    what is none; the errors of `Snapshot.scan` and of `Repository.run`.
     """
+    if not isinstance(table, Table):
+        raise UsageError(
+            f"{table!r} is not a Table: pass the one that your program declares, or that "
+            "repo.table(NAME) returns."
+        )
     whole = repo.table(table.name)
     if whole.name == RUNS.name:
         raise UsageError(
