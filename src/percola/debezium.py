@@ -159,9 +159,10 @@ class Events(Generic[R]):
     # --- From a repository ----------------------------------------------------------------
 
     def rows(self, repo: Repository, at: int) -> Iterator[Event]:
-        """The table as it is at a timestamp that `feed.settled` has returned, as `r` events.
+        """The table as it is at a timestamp, best one that `feed.settled` has returned: `r` events.
 
-        While they are read, garbage collection keeps the rows. Raises SnapshotTooOldError.
+        Transactions that may still commit at or below it are waited for. While they are read,
+        garbage collection keeps the rows. Raises SnapshotTooOldError, and what `feed.settle` does.
         """
         images = feed.raw_rows(repo, self._table, at, self._columns)
         return self._events(repo, images, first=True)

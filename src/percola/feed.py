@@ -276,14 +276,18 @@ def raw_rows(
     at: int,
     columns: Iterable[Column[R, Any] | Family[R, Any]] | None = None,
 ) -> Iterator[RowImage]:
-    """The rows as they are at a settled timestamp, as the store has them; see `read_rows`.
+    """The rows as they are at a timestamp, as the store has them; see `read_rows`.
 
-    While they are read, garbage collection keeps them. Raises SnapshotTooOldError.
+    Transactions that may still commit at or below it are waited for: changes that are read from it
+    on have none of theirs. While the rows are read, garbage collection keeps them.
+
+    Raises SnapshotTooOldError, and what `settle` does.
     """
     name = _name_of(repo, table)
     snapshot = repo.snapshot(at=at)
     try:
         wanted = _named(table, snapshot, columns)
+        settle(repo, name, at)
     except BaseException:
         snapshot.close()
         raise

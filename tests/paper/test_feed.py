@@ -25,6 +25,7 @@ from stores import (
 
 from percola import LockTimeoutError, Repository, UsageError, feed, observer
 from percola.cells import INLINE_BYTES, Cell, Kind
+from percola.debezium import Events
 from percola.observers.worker import Worker
 from percola.store.base import OneStepStore
 
@@ -399,17 +400,24 @@ def test_asked_for_a_timestamp_that_is_not_settled_it_waits_for_what_may_commit_
     committing = pair.commit_until("commit", "a", False)
     upto = put(pair.repo, "y")
     reading = in_thread(lambda: list(feed.changes(pair.repo, bank, 0, upto)))
-    assert not reading.done()
+    whole = in_thread(lambda: list(feed.raw_rows(pair.repo, bank, upto)))
+    assert not (reading.done() or whole.done())
     pair.gate.open()
     commit_ts = committing.result(20)
     assert commit_ts < upto
     assert [one.row for one in reading.result(20)] == ["a", "b", "c", "y"]
+    assert [one.row for one in whole.result(20)] == [b"a", b"b", b"c", b"y"]
 
 
 def test_a_transaction_that_takes_too_long_is_told_as_such(ground: Ground) -> None:
     pair = pair_on(ground, clock=ScriptedClock(), lock_wait_seconds=2, lock_ttl_seconds=1000)
     committing = pair.commit_until("commit", "a", False)
-    with pytest.raises(LockTimeoutError, match="live transaction"):
-        feed.changes(pair.repo, bank, 0, put(pair.repo, "y"))
+    upto = put(pair.repo, "y")
+    for read in (
+        lambda: feed.changes(pair.repo, bank, 0, upto),
+        lambda: Events(bank).rows(pair.repo, upto),
+    ):
+        with pytest.raises(LockTimeoutError, match="live transaction"):
+            read()
     pair.gate.open()
     committing.result(20)
