@@ -133,7 +133,7 @@ def top(most: int) -> Monoid:
         return sorted(items, reverse=True)[:most]
 
     def prepare(items: Any) -> list[Any]:
-        if not isinstance(items, list | tuple):
+        if not isinstance(items, list):
             raise _refused(name, "a list of items, also if it is one", items)
         try:
             return best(items)
@@ -391,7 +391,8 @@ class Tree(Recipe, Generic[R]):
         changes = self.applied.changes(t, row, now)
         for _, _, value in changes:
             if value is not None:
-                self.monoid.prepare(value)  # Else the group's run would fail, later and elsewhere.
+                # As it will be read. Else the group's run would fail, later and elsewhere.
+                self.monoid.prepare(VALUES.decode(VALUES.encode(value)))
         self.applied.record(t, row, now, changes)
         owner = _digits(self.applied.source.encode_row(row))
         for group, before, value in changes:
