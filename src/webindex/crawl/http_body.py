@@ -1,17 +1,58 @@
-"""Decodes bodies of HTTP responses whose encodings violate the standard.
+"""Frees bodies of HTTP responses from their encodings, no further than they are read.
 
-fastwarc decodes what is correct. What it refuses is decoded here as browsers do: `deflate`
-without its zlib header, `x-gzip`, and chunks or compressed data that end too early, of which the
-beginning is taken. Nothing here raises for anything that a server sent.
+A few hundred bytes may unpack to gigabytes, and a header may name an encoding a thousand times.
+`decoded` takes what is correct. What it refuses is decoded by `decode_leniently` as browsers do:
+`deflate` without its zlib header, and chunks or compressed data that end too early, of which the
+beginning is taken.
 """
 
 from __future__ import annotations
 
+import io
+import re
 import zlib
+from contextlib import suppress
+from typing import Final
 
-__all__ = ["cut_at_character", "decode_leniently", "has_chunks"]
+from fastwarc.stream_io import BrotliReader, ChunkedReader, GzipReader, WarcReader, ZstdReader
 
-_MOST_LINE = 1024
+__all__ = ["cut_at_character", "decode_leniently", "decoded", "has_chunks"]
+
+_MOST_LINE: Final = 1024
+_MOST_ENCODINGS: Final = 5
+_PIECE: Final = 4096
+_GZIP: Final = ("gzip", "x-gzip")
+_NO_TEXT: Final = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
+
+
+def decoded(
+    payload: WarcReader | io.BytesIO, transfer_encoding: str, content_encoding: str, limit: int
+) -> bytes:
+    """At most `limit` bytes of the body.
+
+    `payload` reads what follows the HTTP headers; the encodings are the values of their headers.
+
+    Raises:
+        OSError: it is not encoded as they say, or in a way that is not known here.
+    """
+    names = [*_names(content_encoding), *_names(transfer_encoding)]
+    if len(names) > _MOST_ENCODINGS:
+        raise OSError(f"it is encoded {len(names):,} times")
+    found = payload
+    for name in reversed(names):
+        if name == "chunked":
+            found = ChunkedReader(found)
+        elif name in _GZIP:
+            found = GzipReader(found)
+        elif name == "deflate":
+            found = GzipReader(found, zlib=True)
+        elif name == "br":
+            found = BrotliReader(found)
+        elif name == "zstd":
+            found = ZstdReader(found)
+        else:
+            raise OSError(f"its encoding {name[:40]!r} is not known")
+    return found.read(limit)
 
 
 def decode_leniently(
@@ -24,16 +65,17 @@ def decode_leniently(
     found = payload
     if "chunked" in _names(transfer_encoding):
         found = _unchunked(found, limit)
-    for name in reversed(_names(content_encoding)):
-        if name in ("gzip", "x-gzip"):
-            windows: tuple[int, ...] = (31,)
+    names = _names(content_encoding)
+    if len(names) > _MOST_ENCODINGS:
+        return None
+    for name in reversed(names):
+        unpacked: bytes | None = None
+        if name in _GZIP:
+            unpacked = _inflated(found, 31, limit)
         elif name == "deflate":
-            windows = (15, -15)
-        elif name in ("identity", ""):
-            continue
-        else:
-            return None
-        unpacked = next((one for w in windows if (one := _inflated(found, w, limit))), None)
+            unpacked = _inflated(found, 15, limit) or _inflated(found, -15, limit)
+        elif name in ("br", "zstd") and _NO_TEXT.search(found[:_MOST_LINE]):
+            unpacked = _unpacked(found, BrotliReader if name == "br" else ZstdReader, limit)
         if unpacked is None:
             return None
         found = unpacked
@@ -57,7 +99,8 @@ def cut_at_character(body: bytes, limit: int) -> bytes:
 
 
 def _names(header: str) -> list[str]:
-    return [name.strip().lower() for name in header.split(",")]
+    names = (name.strip().lower() for name in header.split(","))
+    return [name for name in names if name not in ("", "identity")]
 
 
 def _unchunked(payload: bytes, limit: int) -> bytes:
@@ -91,8 +134,21 @@ def _inflated(data: bytes, window: int, limit: int) -> bytes | None:
     try:
         while left and not inflate.eof and len(found) <= limit:
             # Small pieces: everything before the damaged one is kept.
-            found += inflate.decompress(left[:4096], limit + 1 - len(found))
-            left = inflate.unconsumed_tail + left[4096:]
+            found += inflate.decompress(left[:_PIECE], limit + 1 - len(found))
+            left = inflate.unconsumed_tail + left[_PIECE:]
     except zlib.error:
         pass
+    return bytes(found) or None
+
+
+def _unpacked(
+    data: bytes, reader: type[BrotliReader] | type[ZstdReader], limit: int
+) -> bytes | None:
+    """The bytes that can be unpacked; None if there are none."""
+    found = bytearray()
+    unpacking = reader(io.BytesIO(data))
+    with suppress(OSError):
+        # In small pieces: the one before the damage is lost.
+        while len(found) <= limit and (piece := unpacking.read(256)):
+            found += piece
     return bytes(found) or None

@@ -17,6 +17,7 @@ A file can be shared by many tasks: `plan_splits` cuts it between records, and `
 
 from __future__ import annotations
 
+import io
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -41,7 +42,7 @@ from webindex.crawl.framing import (
     open_warc,
     readable,
 )
-from webindex.crawl.http_body import cut_at_character, decode_leniently, has_chunks
+from webindex.crawl.http_body import cut_at_character, decode_leniently, decoded, has_chunks
 from webindex.crawl.resources import Kind, kind_of
 from webindex.crawl.sitemaps import MAX_SITEMAP, gunzipped, is_robots, may_be_compressed
 from webindex.pdf.process import can_read
@@ -133,7 +134,6 @@ _SPELT = {
 }
 # Of a part of a page, which is not all of it: its first and last byte, and how many there are.
 _RANGE = re.compile(r"bytes\s+(\d+)-(\d+)/(\d+)", re.IGNORECASE)
-_TRANSFER = re.compile(rb"^Transfer-Encoding(?=[ \t]*:)", re.IGNORECASE | re.MULTILINE)
 _TO_SPELL = re.compile(b"|".join(rb"^" + name for name in _SPELT), re.IGNORECASE | re.MULTILINE)
 # Four digits, as captures are ordered by their dates' text, and a year left for when they are due.
 _YEARS = range(1000, 9999)
@@ -411,7 +411,7 @@ def _capture(
                 if listing is not None and listing[1] in _LISTS:
                     return Sitemap(url, date, "sitemap", unpacked, frame.offset, frame.length)
             if content_type in _PDF or (
-                content_type in _ANY and not revisit and _begins_a_pdf(frame)
+                content_type in _ANY and not revisit and _begins_a_pdf(frame, http)
             ):
                 content_type = PDF
             elif content_type is not None and content_type not in _PAGES:
@@ -426,7 +426,7 @@ def _capture(
                     url, date, digest, frame.offset, frame.length, *refers, status, headers
                 )
             if url.endswith("/robots.txt") and (
-                content_type == "text/plain" or (content_type in _HTML and _is_plain(frame))
+                content_type == "text/plain" or (content_type in _HTML and _is_plain(frame, http))
             ):
                 if sitemaps and is_robots(url):
                     whole, _ = _body(frame, http, MAX_SITEMAP, content_type)
@@ -598,7 +598,7 @@ def _body(
 ) -> tuple[bytes, int | None]:
     """The body; and the number of bytes kept, if it was longer."""
     try:
-        body = _decoded(frame.data, max_body, encoded=True)
+        body = _decoded(frame.data, max_body, http)
     except OSError as error:
         body = _as_it_came(frame, http, max_body, content_type, str(error))
     if len(body) <= max_body and frame.whole:
@@ -612,20 +612,20 @@ def _need_reader() -> None:
         raise _UnusableError(Rejection.NO_PDF_READER, "pip install 'percola[webindex]'")
 
 
-def _begins_a_pdf(frame: Frame) -> bool:
-    return _beginning(frame, len(SIGNATURE)).startswith(SIGNATURE)
+def _begins_a_pdf(frame: Frame, http: HeaderMap) -> bool:
+    return _beginning(frame, http, len(SIGNATURE)).startswith(SIGNATURE)
 
 
-def _is_plain(frame: Frame) -> bool:
+def _is_plain(frame: Frame, http: HeaderMap) -> bool:
     """Whether what is called HTML has no markup at its beginning."""
-    return not _SNIFFED_MARKUP.match(_beginning(frame, 256))
+    return not _SNIFFED_MARKUP.match(_beginning(frame, http, 256))
 
 
-def _beginning(frame: Frame, size: int) -> bytes:
+def _beginning(frame: Frame, http: HeaderMap, size: int) -> bytes:
     try:
-        return _decoded(frame.data, size, encoded=True)
+        return _decoded(frame.data, size, http)
     except OSError:
-        return _decoded(frame.data, size, encoded=False)
+        return _decoded(frame.data, size)
 
 
 def _resource_body(frame: Frame, record: WarcRecord, http: HeaderMap, most: int) -> bytes:
@@ -633,10 +633,10 @@ def _resource_body(frame: Frame, record: WarcRecord, http: HeaderMap, most: int)
     if "WARC-Truncated" in record.headers or (frame.whole and _is_short(frame.data, http)):
         raise _UnusableError(Rejection.INCOMPLETE, "the crawler did not keep all of it")
     try:
-        body = _decoded(frame.data, most, encoded=True)
+        body = _decoded(frame.data, most, http)
     except OSError as error:
-        raw = _decoded(frame.data, most + _ROOM_FOR_HEADERS, encoded=False)
-        body_or_none = _leniently(frame, raw, http, most)
+        raw = _decoded(frame.data, most + _ROOM_FOR_HEADERS)
+        body_or_none = _leniently(raw, http, most)
         if body_or_none is None:
             raise _UnusableError(Rejection.UNDECODABLE, str(error)[:200]) from error
         body = body_or_none
@@ -649,11 +649,11 @@ def _as_it_came(
     frame: Frame, http: HeaderMap, max_body: int, content_type: str | None, problem: str
 ) -> bytes:
     """A body whose encoding differs from its headers, or that is truncated."""
-    raw = _decoded(frame.data, max_body + _ROOM_FOR_HEADERS, encoded=False)
+    raw = _decoded(frame.data, max_body + _ROOM_FOR_HEADERS)
     # Many crawlers write the decoded body but keep the header of its encoding.
     if _SNIFFED_MARKUP.match(raw) or raw.startswith(SIGNATURE):
         return raw
-    body = _leniently(frame, raw, http, max_body)
+    body = _leniently(raw, http, max_body)
     if body is None and content_type == "text/plain" and not _NO_TEXT.search(raw[:1024]):
         body = raw
     if body is None:
@@ -661,25 +661,28 @@ def _as_it_came(
     return body
 
 
-def _leniently(frame: Frame, raw: bytes, http: HeaderMap, most: int) -> bytes | None:
-    """A body that FastWARC does not decode; None if it cannot be decoded here either."""
-    transfer, content = http.get("Transfer-Encoding") or "", http.get("Content-Encoding") or ""
+def _leniently(raw: bytes, http: HeaderMap, most: int) -> bytes | None:
+    """A body that is not encoded as its headers say; None if it cannot be decoded."""
+    transfer, content = _encodings(http)
     if "chunked" in transfer.lower() and content and not has_chunks(raw):
         # The crawler has put the chunks together, and kept the header.
-        start = _WARC_HEADER.match(frame.data)
-        begin = 0 if start is None else start.end()
-        end = frame.data.find(b"\r\n\r\n", begin)
-        head = _TRANSFER.sub(lambda name: b"-" * len(name[0]), frame.data[begin:end])
+        transfer = ""
         with suppress(OSError):
-            return _decoded(frame.data[:begin] + head + frame.data[end:], most, encoded=True)
+            return decoded(io.BytesIO(raw), transfer, content, most + 1)
     return decode_leniently(raw, transfer, content, most + 1)
 
 
-def _decoded(data: bytes, max_body: int, *, encoded: bool) -> bytes:
+def _encodings(http: HeaderMap) -> tuple[str, str]:
+    return http.get("Transfer-Encoding") or "", http.get("Content-Encoding") or ""
+
+
+def _decoded(data: bytes, max_body: int, http: HeaderMap | None = None) -> bytes:
+    """The beginning of a body; with `http`, free of the encodings that these headers name."""
     record = WarcRecord.from_bytes(data)
-    record.parse_http("all" if encoded else "none", max_header_len=_ROOM_FOR_HEADERS)
+    record.parse_http("none", max_header_len=_ROOM_FOR_HEADERS)
     # Read no more than needed: a body of a few kilobytes can unpack to gigabytes.
-    return record.reader.read(max_body + 1)
+    encodings = ("", "") if http is None else _encodings(http)
+    return decoded(record.reader, *encodings, max_body + 1)
 
 
 def _is_short(data: bytes, http: HeaderMap) -> bool:
