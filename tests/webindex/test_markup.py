@@ -215,9 +215,12 @@ def test_markup_of_a_sane_depth_is_not_touched() -> None:
     assert decode(long_but_flat.encode(), "text/html") == long_but_flat
 
 
-def test_beyond_the_depth_limit_tags_go_and_text_stays() -> None:
-    body = "<div>" * 5000 + "inside" + "</div>" * 5000 + "<p>after</p>"
-    flat = "<div>" * MAX_DEPTH + "inside" + "</div>" * MAX_DEPTH + "<p>after</p>"
+# Outside of a ruby element, rp and rt nest like any other.
+@pytest.mark.parametrize("name", ["div", "rt", "rp"])
+def test_beyond_the_depth_limit_tags_go_and_text_stays(name: str) -> None:
+    opened, closed = f"<{name}>", f"</{name}>"
+    body = opened * 5000 + "inside" + closed * 5000 + "<p>after</p>"
+    flat = opened * MAX_DEPTH + "inside" + closed * MAX_DEPTH + "<p>after</p>"
     assert decode(body.encode(), "text/html") == flat
 
 

@@ -84,11 +84,12 @@ _OF_HEAD = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _TAG = re.compile(r"<(/?)([a-zA-Z][^\s/>]*)[^>]*>?")
-# Elements that are void, or that the next one of their kind closes: they do not nest.
+# Elements that are void, or that the next one of their kind closes: they do not nest. Those of ruby
+# (rp, rt) do, outside of it.
 _FLAT = frozenset(
     """
     area base br col embed hr img input link meta param source track wbr
-    a button body colgroup dd dt h1 h2 h3 h4 h5 h6 head html li nobr p rp rt
+    a button body colgroup dd dt h1 h2 h3 h4 h5 h6 head html li nobr p
     tbody td tfoot th thead tr
     """.split()  # noqa: SIM905
 )
