@@ -66,6 +66,8 @@ _CHARSET = re.compile(r"charset\s*=[\s\"']*([\w.:-]+)", re.ASCII | re.IGNORECASE
 # One in this many characters may be broken before a charset counts as wrong.
 _TOLERATED = 500
 _DAMAGE = "\ufffd"
+# One in this many characters that are not ASCII may be broken in what is UTF-8 by another label.
+_AMONG = 10
 
 _XML_ENCODING = re.compile(rb"(?:\xef\xbb\xbf)?<\?xml[^>]*?\bencoding\s*=\s*[\"']([\w.:-]+)")
 _CDATA = re.compile(r"<!\[CDATA\[(.*?)\]\]>", re.DOTALL)
@@ -122,8 +124,8 @@ def markup_of(body: bytes, content_type: str | None) -> Markup:
     A byte order mark decides the charset; then the `charset` of the `Content-Type` header, then
     the page's own declaration or what its bytes look like. The first under which (nearly) all
     bytes make sense wins, or else the one with the fewest broken characters, each replaced by
-    U+FFFD. Non-ASCII text labelled Latin-1 (a widespread server default) that is valid UTF-8
-    is UTF-8.
+    U+FFFD. Non-ASCII text labelled Latin-1 (a widespread server default) that (nearly) all is
+    valid UTF-8 is UTF-8.
     """
     body = body[:MAX_BODY]
     for mark, codec in _BOMS:
@@ -232,9 +234,7 @@ def _charsets(body: bytes, content_type: str | None) -> Iterator[str]:
     if not from_header and (own := _UNKNOWN_IN_PAGE.search(body[:1024])) is not None:
         yield _UNKNOWN[own[1].decode().lower()]
     declared = from_header or detect_encoding(body, from_html_meta=True) or "utf-8"
-    if declared == "cp1252" and _is_utf8(body):
-        yield "utf-8"
-    yield declared
+    yield "utf-8" if declared == "cp1252" and _is_utf8(body) else declared
     if from_header:
         yield detect_encoding(body, from_html_meta=True) or "utf-8"
     detected = detect_encoding(body, html5_compatible=False) or "utf-8"
@@ -243,11 +243,10 @@ def _charsets(body: bytes, content_type: str | None) -> Iterator[str]:
 
 
 def _is_utf8(body: bytes) -> bool:
-    try:
-        body.decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
+    """Whether (nearly) all that is not ASCII is UTF-8: no text of another charset is, by chance."""
+    text = _text(body, "utf-8")
+    damage = text.count(_DAMAGE)
+    return not damage or damage * _AMONG <= len(text) - len(text.encode("ascii", "ignore"))
 
 
 def _finish(text: str) -> str:
