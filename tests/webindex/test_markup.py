@@ -104,10 +104,15 @@ def test_a_page_without_nul_characters_is_not_utf_16(header: str) -> None:
 
 @pytest.mark.parametrize(
     ("text", "codec"),
-    [(FRENCH, "utf-8"), (FRENCH, "cp1252"), (RUSSIAN, "koi8-r"), (JAPANESE, "euc_jp")],
+    [
+        *((FRENCH, "utf-8"), (FRENCH, "cp1252"), (RUSSIAN, "koi8-r"), (JAPANESE, "euc_jp")),
+        # What its bytes look like is simplified Chinese.
+        ("我昨天去商店買了新鮮的麵包。", "big5"),
+    ],
 )
-def test_without_a_header_the_page_names_its_charset(text: str, codec: str) -> None:
-    page = f'<html><head><meta charset="{codec.replace("_", "-")}"></head>{text}'
+@pytest.mark.parametrize("before", ["", f"<script>'<meta charset=koi8-r> {'x' * 5000}'</script>"])
+def test_without_a_header_the_page_names_its_charset(text: str, codec: str, before: str) -> None:
+    page = f'<html><head>{before}<meta charset="{codec.replace("_", "-")}"></head>{text}'
     assert decode(page.encode(codec), "text/html") == page
 
 

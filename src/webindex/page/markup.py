@@ -59,9 +59,14 @@ _DETECTED: Final = {"cp949": "euc_kr", "mac-cyrillic": "mac_cyrillic"}
 _JIS: Final = ("euc_jp", "iso2022_jp")
 _JIS_ERRORS: Final = "webindex-jis"
 _SHIFT: Final = re.compile(rb"\x1b(?:\(([BJI])|\$([@B]))")
-_UNKNOWN_IN_PAGE: Final = re.compile(
-    rb"<meta[^>]*charset\s*=[\s\"']*(x-mac-(?:cyrillic|ukrainian))\b", re.IGNORECASE
+# What a charset is declared by, and what may have such words in it. What is not closed goes on.
+_DECLARING: Final = re.compile(
+    r"<!--.*?(?:-->|\Z)|<(script|style|title|noscript)\b.*?(?:</\1\b|\Z)|<meta\b(?P<said>[^>]*+)",
+    re.IGNORECASE | re.DOTALL,
 )
+_DECLARED_WITHIN: Final = 128 << 10
+"""Bytes of a page in which its own declaration of its charset is looked for."""
+
 _CHARSET = re.compile(r"charset\s*=[\s\"']*([\w.:-]+)", re.ASCII | re.IGNORECASE)
 # One in this many characters may be broken before a charset counts as wrong.
 _TOLERATED = 500
@@ -228,18 +233,33 @@ codecs.register_error(_JIS_ERRORS, _of_windows)
 
 def _charsets(body: bytes, content_type: str | None) -> Iterator[str]:
     """Codecs worth trying, best first."""
-    named = _CHARSET.search(content_type or "")
-    name = named[1].lower() if named else ""
-    from_header = _UNKNOWN.get(name) or (map_encoding_to_html5(name, False) if name else None)
-    if not from_header and (own := _UNKNOWN_IN_PAGE.search(body[:1024])) is not None:
-        yield _UNKNOWN[own[1].decode().lower()]
-    declared = from_header or detect_encoding(body, from_html_meta=True) or "utf-8"
+    from_header = _codec_in(content_type or "")
+    declared = from_header or _declared_in(body)
     yield "utf-8" if declared == "cp1252" and _is_utf8(body) else declared
     if from_header:
-        yield detect_encoding(body, from_html_meta=True) or "utf-8"
+        yield _declared_in(body)
     detected = detect_encoding(body, html5_compatible=False) or "utf-8"
     yield _DETECTED.get(detected) or map_encoding_to_html5(detected) or "utf-8"
     yield "utf-8"
+
+
+def _codec_in(said: str) -> str | None:
+    """The codec of the charset that is named there, if there is one that browsers know."""
+    named = _CHARSET.search(said)
+    if named is None:
+        return None
+    name = named[1].lower()
+    return _UNKNOWN.get(name) or map_encoding_to_html5(name, False)
+
+
+def _declared_in(body: bytes) -> str:
+    """The codec that a page declares, however far from its beginning; else what it looks like."""
+    for one in _DECLARING.finditer(body[:_DECLARED_WITHIN].decode("latin-1").lower()):
+        said = one["said"] or ""
+        # Not a description of the page that speaks of charsets.
+        if ("http-equiv" in said or "content" not in said) and (codec := _codec_in(said)):
+            return codec
+    return detect_encoding(body, from_html_meta=True) or "utf-8"
 
 
 def _is_utf8(body: bytes) -> bool:
