@@ -16,7 +16,7 @@ from typing import Final
 
 from fastwarc.stream_io import BrotliReader, ChunkedReader, GzipReader, WarcReader, ZstdReader
 
-__all__ = ["cut_at_character", "decode_leniently", "decoded", "has_chunks"]
+__all__ = ["cut_at_character", "decode_leniently", "decoded", "has_chunks", "is_text"]
 
 _MOST_LINE: Final = 1024
 _MOST_ENCODINGS: Final = 5
@@ -66,7 +66,7 @@ def decode_leniently(
     if "chunked" in _names(transfer_encoding):
         found = _unchunked(found, limit)
     names = _names(content_encoding)
-    if len(names) > _MOST_ENCODINGS:
+    if len(names) > _MOST_ENCODINGS or (names and is_text(found)):
         return None
     for name in reversed(names):
         unpacked: bytes | None = None
@@ -74,7 +74,7 @@ def decode_leniently(
             unpacked = _inflated(found, 31, limit)
         elif name == "deflate":
             unpacked = _inflated(found, 15, limit) or _inflated(found, -15, limit)
-        elif name in ("br", "zstd") and _NO_TEXT.search(found[:_MOST_LINE]):
+        elif name in ("br", "zstd"):
             unpacked = _unpacked(found, BrotliReader if name == "br" else ZstdReader, limit)
         if unpacked is None:
             return None
@@ -85,6 +85,11 @@ def decode_leniently(
 def has_chunks(payload: bytes) -> bool:
     """Whether a payload begins with a chunk, as its `Transfer-Encoding` says."""
     return _unchunked(payload, 0) is not payload
+
+
+def is_text(payload: bytes) -> bool:
+    """Whether its beginning has no byte that no text has, and all that is compressed."""
+    return not _NO_TEXT.search(payload, 0, 1024)
 
 
 def cut_at_character(body: bytes, limit: int) -> bytes:

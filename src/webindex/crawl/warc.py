@@ -42,7 +42,13 @@ from webindex.crawl.framing import (
     open_warc,
     readable,
 )
-from webindex.crawl.http_body import cut_at_character, decode_leniently, decoded, has_chunks
+from webindex.crawl.http_body import (
+    cut_at_character,
+    decode_leniently,
+    decoded,
+    has_chunks,
+    is_text,
+)
 from webindex.crawl.resources import Kind, kind_of
 from webindex.crawl.sitemaps import MAX_SITEMAP, gunzipped, is_robots, may_be_compressed
 from webindex.pdf.process import can_read
@@ -116,7 +122,6 @@ _OF_FILES = re.compile(
     rb"|PK\x03\x04|\x1f\x8b\x08|7z\xbc\xaf\x27|Rar!\x1a|BZh[1-9]1AY|\xd0\xcf\x11\xe0\xa1|\x00\x00\x01\x00",
     re.DOTALL,
 )
-_NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1a\x1c-\x1f\x7f]")
 _USUAL_DIGEST = re.compile(
     r"sha1:(?:[A-Z2-7]{32}|[0-9a-f]{40})|sha256:[0-9a-f]{64}|md5:[0-9a-f]{32}"
 )
@@ -654,7 +659,7 @@ def _as_it_came(
     if _SNIFFED_MARKUP.match(raw) or raw.startswith(SIGNATURE):
         return raw
     body = _leniently(raw, http, max_body)
-    if body is None and content_type == "text/plain" and not _NO_TEXT.search(raw[:1024]):
+    if body is None and content_type in _PAGES and is_text(raw):
         body = raw
     if body is None:
         raise _UnusableError(Rejection.UNDECODABLE, problem[:200])
