@@ -44,15 +44,19 @@ def test_robots_directives_of_the_page(content: str, noindex: bool, nofollow: bo
         "<noscript><iframe src=//tags.example></iframe></noscript>",
         "<NOSCRIPT class=x><div><p>Turn scripts on</p></div></NoScript >",
         "<!-- </head> --><script>'</head><p>'</script><noscript><p></noscript>",
+        # Without it, as in more heads than one would think.
+        "<img src=/pixel>",
+        "<div class=styles><style>p {}</style></div><!-- <meta name=robots content=nofollow> -->",
     ],
 )
-def test_what_a_head_has_for_visitors_without_scripts_does_not_end_it(before: str) -> None:
+def test_what_a_head_has_of_the_body_does_not_end_what_directs_robots(before: str) -> None:
     page = read(
         f"{before}<title>Tea</title><meta name=robots content=noindex>"
         "<link rel=canonical href=/tea><link rel=alternate hreflang=de href=/tee>",
         "<p>green <noscript>or <a href=/black>black</a></noscript> tea",
     )
     assert (page.noindex, page.canonical) == (True, "https://shop.example.org/tea")
+    assert not page.nofollow
     assert [one.url.rpartition("/")[2] for one in page.links] == ["black", "tee"]
     assert page.title == "Tea" and page.text.startswith("green")
 

@@ -24,7 +24,7 @@ __all__ = [
     "decode",
     "markup_of",
     "media_type",
-    "without_head_noscript",
+    "with_whole_head",
     "xml_markup_of",
 ]
 
@@ -88,6 +88,13 @@ _OF_HEAD = re.compile(
     r"|<(script|style|title|template|noframes)\b.*?(?:</\1\b|\Z)"
     r"|(?P<noscript><noscript\b[^>]*+>.*?(?:</noscript\b[^>]*+>|(?P<open>\Z)))"
     r"|(?P<end></head\b|<(?!(?:html|head|meta|link|base|basefont|bgsound)\b)[a-z])",
+    re.IGNORECASE | re.DOTALL,
+)
+_END_OF_HEAD = re.compile(r"(?P<head></head\b)|<body\b", re.IGNORECASE)
+_FOR_HEAD = re.compile(
+    r"<!--.*?(?:-->|\Z)"
+    r"|<(script|style|template|noframes|noscript|textarea|svg)\b.*?(?:</\1\b|\Z)"
+    r"|(?P<for><(?:meta|link)\b[^>]*+>|<title\b[^>]*+>[^<]*+</title\s*+>)",
     re.IGNORECASE | re.DOTALL,
 )
 _TAG = re.compile(r"<(/?)([a-zA-Z][^\s/>]*)[^>]*>?")
@@ -166,21 +173,34 @@ def xml_markup_of(body: bytes, content_type: str | None) -> Markup:
     return decoded._replace(text=_EMPTY_ELEMENT.sub(_closed, text))
 
 
-def without_head_noscript(markup: str) -> str:
-    """Return markup without the ``noscript`` elements of its head.
+def with_whole_head(markup: str) -> str:
+    """Return markup whose head a parser finds whole, as its author wrote it.
 
-    A browser that runs scripts takes their content for text. Parsed as markup, an image in one, as
-    those that count visitors, would end the head, and what follows of it, such as a request not to
-    be indexed, would be in the body.
+    Its ``noscript`` elements are left out: a browser that runs scripts takes their content for
+    text. Parsed as markup, an image in one, as those that count visitors, would end the head, and
+    what follows of it, such as a request not to be indexed, would be in the body. An image or a
+    ``div`` that is there by itself does end it: the title, metadata and links behind it, up to
+    where the head ends as it is written, are put before everything else.
     """
-    kept, done = [], 0
+    kept, done, at = [], 0, len(markup)
     for token in _OF_HEAD.finditer(markup):
-        if token["end"] is not None or token["open"] is not None:
+        if token["end"] is not None:
+            at = token.start()
+            break
+        if token["open"] is not None:
             break
         if token["noscript"] is not None:
             kept.append(markup[done : token.start()])
             done = token.end()
-    return "".join([*kept, markup[done:]]) if kept else markup
+    end = _END_OF_HEAD.search(markup, at)
+    moved = []
+    if end is not None and end["head"] is not None:
+        for token in _FOR_HEAD.finditer(markup, at, end.start()):
+            if token["for"] is not None:
+                moved.append(token["for"])
+                kept.append(markup[done : token.start()])
+                done = token.end()
+    return "".join([*moved, *kept, markup[done:]]) if kept else markup
 
 
 def _closed(tag: re.Match[str]) -> str:

@@ -31,7 +31,7 @@ from webindex.page.markup import (
     decode,
     markup_of,
     media_type,
-    without_head_noscript,
+    with_whole_head,
     xml_markup_of,
 )
 from webindex.page.outer_blocks import outer_blocks
@@ -250,7 +250,7 @@ def parse(
         return _page(body, url, "", text, language, asked, canonical=from_header, refresh=refresh)
 
     markup, codec = (xml_markup_of if kind in _XML_TYPES else markup_of)(body, content_type)
-    markup = without_head_noscript(markup)
+    markup = with_whole_head(markup)
     # Without mutation events parsing takes a fifth of the time; nothing here needs them.
     tree = LexborHTMLParser(markup, options=LexborDocumentOptions.WO_EVENTS)
     head = tree.head
