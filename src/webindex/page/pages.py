@@ -101,6 +101,9 @@ _COMMENTS_NAME = re.compile(
 _SHOWN: Final = ("pre", "table")
 """What the text of a page may be in although it is in a figure."""
 
+_LONGEST_READING: Final = 100
+"""Characters of what stands above a word to say how it is read."""
+
 _HEADINGS: Final = ("h1", "h2", "h3", "h4", "h5", "h6")
 _BULLETS: Final = ("•", "‣", "⁃")
 # All the text between two tags.
@@ -253,6 +256,8 @@ def parse(
     markup = with_whole_head(markup)
     # Without mutation events parsing takes a fifth of the time; nothing here needs them.
     tree = LexborHTMLParser(markup, options=LexborDocumentOptions.WO_EVENTS)
+    if _remove_readings(tree):
+        markup = tree.html or markup
     head = tree.head
     metas = _children(head, "meta")
     for name, content in ((a.get("name"), a.get("content")) for a in metas):
@@ -400,6 +405,23 @@ def _told_apart(lone: re.Match[str]) -> str:
         return lone[0]
     is_symbol = text in _BULLETS or unicodedata.category(text[-1]) in ("Sm", "So")
     return "> " if is_symbol else f"{lone[0]}\u2060"
+
+
+def _remove_readings(tree: LexborHTMLParser) -> bool:
+    """Remove how words are read, as it is written above them; whether there was any.
+
+    Between the letters of a word, it would hide the word from a search.
+    """
+    removed, read = False, 0
+    for node in tree.css("ruby rt, ruby rp, ruby rtc"):
+        size = len(node.text())
+        read += size
+        if read > MAX_BODY:  # They lie within each other.
+            break
+        if size <= _LONGEST_READING:  # One that is not closed has the rest of the page.
+            node.decompose()
+            removed = True
+    return removed
 
 
 def _without_surroundings(tree: LexborHTMLParser) -> str | None:
