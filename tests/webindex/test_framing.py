@@ -6,6 +6,7 @@ import gzip
 import itertools
 import os
 import random
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -215,6 +216,14 @@ def test_random_flips_in_a_plain_file_never_raise(tmp_path, data) -> None:
 
 
 # --- one member for the whole file ---------------------------------------------------------------
+
+
+def test_an_error_of_the_folder_in_which_a_file_is_unpacked_names_it(saved, monkeypatch) -> None:
+    path = saved(packed(pages(3, gzip=False).data))
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda: Path("/dev/full").open("w+b"))
+    with pytest.raises(OSError, match=r"No space left.*crawl.* is unpacked there") as error:
+        list(read_captures(path))
+    assert error.value.filename == tempfile.gettempdir()
 
 
 def test_a_file_compressed_as_one_member_is_read_and_is_one_split(saved) -> None:

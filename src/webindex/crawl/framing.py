@@ -27,6 +27,7 @@ import re
 import tempfile
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -296,19 +297,47 @@ def _holds_more(kept: bytes | bytearray, total: int, extent: int) -> bool:
 def _records_of_member(
     file: BinaryIO, offset: int, length: int, limit: Limit, *, checked: bool
 ) -> Iterator[Frame | Gap]:
-    with tempfile.TemporaryFile() as unpacked:
-        broken = False
-        try:
-            for piece in _Member(file, offset).pieces():
-                unpacked.write(piece)
-        except (EOFError, zlib.error):
-            broken = True
+    unpacked, broken = _unpacked(file, offset)
+    with unpacked:
         for frame in _plain_frames(unpacked, limit):
             # The end of a broken member is reported as a gap of its own.
             if isinstance(frame, Frame):
                 yield replace(frame, offset=offset, length=length, checked=checked)
             elif not broken:
                 yield replace(frame, offset=offset, length=length)
+
+
+def _unpacked(file: BinaryIO, offset: int) -> tuple[BinaryIO, bool]:
+    """A temporary file with the content of a member, and whether its end is missing."""
+    unpacked: BinaryIO = tempfile.TemporaryFile()  # noqa: SIM115 (the caller closes it)
+    broken = False
+    try:
+        try:
+            for piece in _Member(file, offset).pieces():
+                with _told_where(file):
+                    unpacked.write(piece)
+        except (EOFError, zlib.error):
+            broken = True
+        with _told_where(file):
+            unpacked.flush()
+    except BaseException:
+        with suppress(OSError):  # It writes the rest once more.
+            unpacked.close()
+        raise
+    return unpacked, broken
+
+
+@contextmanager
+def _told_where(file: BinaryIO) -> Iterator[None]:
+    """Have an error name the folder of temporary files, and what is written there."""
+    try:
+        yield
+    except OSError as error:
+        said = (
+            f"{error.strerror}. {file.name} was compressed as a whole, and is unpacked there: set "
+            "TMPDIR to a folder with more room, or compress its records one by one"
+        )
+        raise OSError(error.errno, said, tempfile.gettempdir()) from error
 
 
 def _next_member(file: BinaryIO, start: int) -> int:
