@@ -221,7 +221,7 @@ def test_random_flips_in_a_plain_file_never_raise(tmp_path, data) -> None:
 def test_an_error_of_the_folder_in_which_a_file_is_unpacked_names_it(saved, monkeypatch) -> None:
     path = saved(packed(pages(3, gzip=False).data))
     full = Path("/dev/full")
-    monkeypatch.setattr(tempfile, "TemporaryFile", lambda: full.open("w+b"))  # noqa: SIM115
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda: full.open("w+b"))
     with pytest.raises(OSError, match=r"No space left.*crawl.* is unpacked there") as error:
         list(read_captures(path))
     assert error.value.filename == tempfile.gettempdir()
