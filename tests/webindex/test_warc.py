@@ -36,6 +36,17 @@ def test_names_of_warc_fields_may_be_in_any_case(saved, spell: Callable[[bytes],
 
 
 @pytest.mark.parametrize("compressed", [True, False])
+def test_a_warc_header_whose_lines_end_in_lf_alone_is_read(saved, compressed: bool) -> None:
+    data = b""
+    for record in pages(3, gzip=False).records:
+        header, _, rest = record.partition(b"\r\n\r\n")
+        written = header.replace(b"\r\n", b"\n") + b"\n\n" + rest
+        data += packed(written) if compressed else written
+    found = captures(read_captures(saved(data)))
+    assert [one.body for one in found] == [page(n) for n in range(3)]
+
+
+@pytest.mark.parametrize("compressed", [True, False])
 def test_a_capture_has_all_that_was_written(saved, compressed: bool) -> None:
     crawl = Crawl(gzip=compressed)
     crawl.add("https://example.org/a", b"<html>first</html>")

@@ -493,11 +493,13 @@ def _open(data: bytes) -> WarcRecord:
 
 
 def _spelt(frame: Frame) -> Frame:
-    """The frame with the names of its WARC fields as FastWARC knows them."""
+    """The frame with its WARC header as FastWARC reads it: names of fields, and ends of lines."""
     header = _WARC_HEADER.match(frame.data)
     if header is None:
         return frame
     spelt = _TO_SPELL.sub(lambda name: _SPELT[name[0].lower()], header[0])
+    if spelt.count(b"\n") != spelt.count(b"\r\n"):
+        spelt = b"\r\n".join(line.removesuffix(b"\r") for line in spelt.split(b"\n"))
     if spelt == header[0]:
         return frame
     return replace(frame, data=spelt + frame.data[header.end() :])
