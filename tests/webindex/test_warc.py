@@ -35,6 +35,11 @@ def test_names_of_warc_fields_may_be_in_any_case(saved, spell: Callable[[bytes],
     assert list(read_captures(saved(data, "crawl.warc"))) == [expected]
 
 
+def test_spaces_of_a_url_are_read_as_browsers_send_them(saved) -> None:
+    crawl = Crawl().add("https://example.org/green tea?q=a b", page(1))
+    assert only(read_captures(saved(crawl.data))).url == "https://example.org/green%20tea?q=a%20b"
+
+
 @pytest.mark.parametrize("compressed", [True, False])
 def test_a_warc_header_whose_lines_end_in_lf_alone_is_read(saved, compressed: bool) -> None:
     data = b""

@@ -125,7 +125,7 @@ _OF_FILES = re.compile(
 _USUAL_DIGEST = re.compile(
     r"sha1:(?:[A-Z2-7]{32}|[0-9a-f]{40})|sha256:[0-9a-f]{64}|md5:[0-9a-f]{32}"
 )
-_SPACE_OR_CONTROL = re.compile(r"[\x00-\x20\x7f]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _WARC_HEADER = re.compile(rb".*?\r?\n\r?\n", re.DOTALL)
 # FastWARC knows these by this spelling only, but to the standard small letters are the same.
 _SPELT = {
@@ -182,11 +182,12 @@ class Capture:
 
     Responses of every status are captures. Those of status 200 to 299 are HTML, XHTML, XML, plain
     text or PDF and have a `body`, free of transfer and content encodings, in the charset that it
-    came in; for redirects and errors it is empty. `url` is as the crawler wrote it. `date` is in
-    UTC, with microseconds. `headers` has those that an index needs, in lower case: content-type,
-    content-language and link, repeated ones joined by a comma; location and x-robots-tag, joined by
-    a newline. `offset` and `length` address the record in its file. `truncated` says that the
-    crawler did not keep the whole body, `cut` that only so many bytes of a longer one were taken.
+    came in; for redirects and errors it is empty. `url` is as the crawler wrote it, but for spaces.
+    `date` is in UTC, with microseconds. `headers` has those that an index needs, in lower case:
+    content-type, content-language and link, repeated ones joined by a comma; location and
+    x-robots-tag, joined by a newline. `offset` and `length` address the record in its file.
+    `truncated` says that the crawler did not keep the whole body, `cut` that only so many bytes of
+    a longer one were taken.
     """
 
     url: str
@@ -515,12 +516,14 @@ def _check_digest(record: WarcRecord) -> None:
 def _url(record: WarcRecord, header: str = "WARC-Target-URI") -> str:
     # Old versions of wget put the URL in angle brackets, as the standard was once read.
     url = (record.headers.get(header) or "").strip().removeprefix("<").removesuffix(">")
+    # Some crawlers write the URL as a page has it.
+    url = url.replace(" ", "%20")
     if not url:
         raise _UnusableError(Rejection.NO_URL, f"the record has no {header}")
     scheme = url.partition(":")[0].lower()
     if scheme not in ("http", "https"):
         raise _UnusableError(Rejection.NOT_HTTP, f"its URL is {url[:200]!r}")
-    if _SPACE_OR_CONTROL.search(url) or not can_ada.can_parse(url):
+    if _CONTROL.search(url) or not can_ada.can_parse(url):
         raise _UnusableError(Rejection.BAD_URL, f"{url[:200]!r}")
     return url
 
