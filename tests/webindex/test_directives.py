@@ -46,6 +46,8 @@ def test_robots_directives_of_the_page(content: str, noindex: bool, nofollow: bo
         "<!-- </head> --><script>'</head><p>'</script><noscript><p></noscript>",
         # Without it, as in more heads than one would think.
         "<img src=/pixel>",
+        "\ufeff",
+        "&nbsp;",
         "<div class=styles><style>p {}</style></div><!-- <meta name=robots content=nofollow> -->",
     ],
 )

@@ -82,12 +82,13 @@ _VOID = frozenset(
     "area base br col embed hr img input link meta param source track wbr".split()  # noqa: SIM905
 )
 
-# What a head consists of; the first other tag ends it. What is not closed goes on to the end.
+# What a head consists of; the first other tag, or text, ends it. What is not closed goes on.
 _OF_HEAD = re.compile(
     r"<!--.*?(?:-->|\Z)"
     r"|<(script|style|title|template|noframes)\b.*?(?:</\1\b|\Z)"
     r"|(?P<noscript><noscript\b[^>]*+>.*?(?:</noscript\b[^>]*+>|(?P<open>\Z)))"
-    r"|(?P<end></head\b|<(?!(?:html|head|meta|link|base|basefont|bgsound)\b)[a-z])",
+    r"|(?P<end></head\b|<(?!(?:html|head|meta|link|base|basefont|bgsound)\b)[a-z]"
+    r"|(?:\A|>)\s*+[^\s<])",
     re.IGNORECASE | re.DOTALL,
 )
 _END_OF_HEAD = re.compile(r"(?P<head></head\b)|<body\b", re.IGNORECASE)
@@ -179,8 +180,9 @@ def with_whole_head(markup: str) -> str:
     Its ``noscript`` elements are left out: a browser that runs scripts takes their content for
     text. Parsed as markup, an image in one, as those that count visitors, would end the head, and
     what follows of it, such as a request not to be indexed, would be in the body. An image or a
-    ``div`` that is there by itself does end it: the title, metadata and links behind it, up to
-    where the head ends as it is written, are put before everything else.
+    ``div`` that is there by itself does end it, and so does text, as the byte order mark of a file
+    that was inserted: the title, metadata and links behind it, up to where the head ends as it is
+    written, are put before everything else.
     """
     kept, done, at = [], 0, len(markup)
     for token in _OF_HEAD.finditer(markup):
