@@ -24,7 +24,7 @@ from webindex.serving import (
     TantivyIndex,
 )
 from webindex.serving.query import Clause, parse_query
-from webindex.serving.snippet import mark
+from webindex.serving.snippet import runs_of, spans_of
 
 
 def found(results: SearchResults) -> list[str]:
@@ -297,6 +297,9 @@ def test_a_snippet_marks_phrases_not_their_single_letters(index: TantivyIndex) -
         ("вступление " * 300 + "ещё Росси\u0301я", "россия", "Росси\u0301я"),
         ("مقدمة " * 300 + "هذا كِتَابٌ جديد", "كتاب", "كِتَابٌ"),
         ("הקדמה " * 300 + "שָׁלוֹם עולם", "שלום", "שָׁלוֹם"),
+        # Other words that begin alike, and more of them than a library takes for one.
+        ("the https and httpx of http. " * 60 + "filler " * 99 + "start httpd", "httpd", "httpd"),
+        (" ".join(f"httpd{n}" for n in range(1_500)) + " start httpd here", "httpd", "httpd"),
     ],
 )
 def test_a_snippet_shows_the_place_that_matches_in_any_script(
@@ -318,8 +321,9 @@ def test_a_hit_by_its_title_shows_how_the_text_begins(index: TantivyIndex) -> No
 
 
 def test_marks_that_touch_or_overlap_are_one_run() -> None:
-    sought = [["a", "b"], ["b", "c"]]
-    runs = mark("é a b c a", [(3, 4), (5, 6), (7, 8), (9, 10)], sought, str.split)
+    words = [(2, 3, "a"), (4, 5, "b"), (6, 7, "c"), (8, 9, "a")]
+    spans = spans_of(words, {("a", "b"): 0, ("b", "c"): 1})
+    runs = runs_of("é a b c a", [(start, end) for start, end, _ in spans])
     assert runs == (("é ", False), ("a b c", True), (" a", False))
 
 

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import tantivy
 from from_scratch import sample
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webindex.serving.content import _NAME, _NAMED, _OTHERS, _WORD, Analyzers, _folded
+from webindex.serving.content import (
+    _NAME,
+    _NAMED,
+    _OTHERS,
+    _WORD,
+    LONGEST_WORD_BYTES,
+    Analyzers,
+    _folded,
+)
 
 ANALYZERS = Analyzers()
 PLAIN = [one for one in map(chr, range(0x2C00)) if not _OTHERS.search(one)]
@@ -25,7 +35,12 @@ def assert_split_alike(text: str) -> None:
     assert ANALYZERS.name(text) == " ".join(
         ANALYZERS._folding.analyze(" ".join(found(_NAMED, folded)))
     )
-    assert ANALYZERS.words(text) == ANALYZERS.of_texts.analyze(folded)
+    places = ANALYZERS.places(folded)
+    assert ANALYZERS.words(text) == [word for _, _, word in places]
+    assert [folded[start:end] for start, end, _ in places] == [
+        word for word in ANALYZERS.split(text) if len(word.encode()) < LONGEST_WORD_BYTES
+    ]
+    assert all(end <= start for (_, end, _), (start, _, _) in pairwise(places))
 
 
 def test_every_plain_character_has_the_same_meaning_for_python_and_tantivy() -> None:
@@ -42,7 +57,7 @@ def test_every_plain_character_has_the_same_meaning_for_python_and_tantivy() -> 
         "ΕΛΛΗΝΙΚΆ и русский текст",
         "e\u0301tude re\u0301sume\u0301 utf8\u0301_x",  # Marks belong to words.
         "東京 タワー 한국어 ภาษาไทย mixed東京text",
-        "w" * 81 + " short",
+        "w" * 81 + " w " + "w" * 80 + " w " + "w" * 79 + " short",
     ],
 )
 def test_texts_are_split_as_tantivy_splits_them(text: str) -> None:

@@ -23,7 +23,7 @@ LEAST_SHARE: Final = 0.2
 """The least factor for a long list of links."""
 
 LONGEST_WORD_BYTES: Final = 80
-"""Longer words are not indexed."""
+"""Words of so many bytes, and longer ones, are not indexed."""
 
 # The technology of a page is not its subject.
 _EXTENSION = re.compile(r"\.(?:[sx]?html?|php|aspx?|jsp|cgi)(?=$|\?)", re.IGNORECASE)
@@ -137,15 +137,13 @@ class Analyzers:
     """The analyzers of an index; for any thread.
 
     Attributes:
-        of_texts: the words of a text, in lower case and without accents.
-        of_words: the same, of words between blanks.
+        of_words: words between blanks, in lower case and without accents.
         of_stems: stems between blanks, as they are.
         of_names: names between blanks, in lower case.
     """
 
     def __init__(self) -> None:
         blanks = tantivy.Tokenizer.whitespace()
-        self.of_texts = _analyzer(tantivy.Tokenizer.regex(_WORD))
         self.of_words = _analyzer(blanks)
         self.of_stems = _builder(blanks).build()
         self.of_names = _builder(blanks).filter(tantivy.Filter.lowercase()).build()
@@ -165,6 +163,21 @@ class Analyzers:
     def words(self, text: str) -> list[str]:
         """The words of a text, in lower case and without accents."""
         return self.of_words.analyze(" ".join(self.split(text)))
+
+    def places(self, text: str) -> list[tuple[int, int, str]]:
+        """The words of a text that `folded` returned: where each begins and ends, and the word."""
+        places: list[tuple[int, int]] = []
+        short: list[str] = []
+        end = 0
+        for word in self.split(text):
+            start = text.index(word, end)
+            end = start + len(word)
+            # As of all that is indexed.
+            if len(word.encode()) < LONGEST_WORD_BYTES:
+                places.append((start, end))
+                short.append(word)
+        words = self.of_words.analyze(" ".join(short))
+        return [(*place, word) for place, word in zip(places, words, strict=True)]
 
     def stems(self, words: list[str], language: str | None) -> list[str]:
         """The stems of the words that `split` returned, in lower case and without accents.

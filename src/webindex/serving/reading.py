@@ -55,6 +55,9 @@ SLOP: Final = 8
 SHORTEST_START: Final = 3
 _WORDS_A_START: Final = 16
 
+STARTS: Final = "*"
+"""Ends a word that stands for all words that begin with it. No word has it."""
+
 Words = Sequence[str]
 """Words side by side; usually one."""
 
@@ -124,7 +127,7 @@ class Vocabulary(Protocol):
         ...
 
     def begins(self, start: str, most: int) -> list[str]:
-        """The most frequent words that begin with some letters."""
+        """The most frequent words that begin with some letters, or these with `STARTS`."""
         ...
 
 

@@ -1,21 +1,26 @@
-"""The piece of a text that is shown under a hit, with the words of the query marked."""
+"""The piece of a text that is shown under a hit, with the words of the query marked.
+
+Made here for every index: a library's own marks know of no phrases, and its search for other forms
+of a word grows with the words of a text.
+"""
 
 from __future__ import annotations
 
-import itertools
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, islice
 
-from webindex.serving.base import Runner
+from webindex.serving.base import Runner, ServingDocument
+from webindex.serving.content import Analyzers, folded
+from webindex.serving.reading import STARTS, Asked
 
 CHARACTERS = 200
 
-Words = Callable[[str], list[str]]
-"""The index's tokenizer: splits a text into words."""
-
-
+_SOURCE_CHARACTERS = 100_000
+"""How much of a text is looked at: marking words takes time in proportion to it."""
+_MOST_ENDINGS = 100
+"""The most words of a text that begin as an unfinished one does."""
 _LETTERS = re.compile(r"[^\W_]+")
 _AROUND = 600
 """Characters before and after the place that `part` chooses."""
@@ -32,6 +37,56 @@ _BASES = {
 """Accented letters without their accents."""
 _UNSPACED = "\u0e00"
 """From Thai on, most scripts have no spaces between words."""
+
+
+def excerpt(document: ServingDocument, asked: Asked, analyzers: Analyzers) -> Runner:
+    """What to show of a document's text; its beginning if the query matched elsewhere."""
+    whole = document.text[:_SOURCE_CHARACTERS]
+    text, place_in_whole = folded(whole)
+    sought = _sought(text, document.language, asked, analyzers)
+    start, end = part(text, sought)
+    spans = [
+        (place_in_whole(start + first), place_in_whole(start + last), clause)
+        for first, last, clause in spans_of(analyzers.places(text[start:end]), sought)
+    ]
+    if not spans:
+        return opening(whole)
+    first, last = around(whole, spans)
+    inside = [
+        (one - first, other - first) for one, other, _ in spans if first <= one < other <= last
+    ]
+    return runs_of(whole[first:last], inside)
+
+
+def _sought(
+    text: str, language: str | None, asked: Asked, analyzers: Analyzers
+) -> dict[tuple[str, ...], int]:
+    """The words to mark in a text, each with the number of its clause.
+
+    Those of the query, and the words of the text that are other forms of them or begin like them.
+    """
+    sought: dict[tuple[str, ...], int] = {}
+    stems: dict[str, int] = {}
+    starts: dict[str, int] = {}
+    for clause, one in enumerate(asked.sought):
+        stems |= dict.fromkeys(one.stems, clause)
+        for words in one.words:
+            if words[-1].endswith(STARTS):
+                starts[words[-1].removesuffix(STARTS)] = clause
+            else:
+                sought[tuple(words)] = clause
+    if stems or starts:
+        likely = " ".join(beginning(text, [*stems, *starts]))
+        there = analyzers.words(likely)
+        forms = analyzers.stems(analyzers.split(likely), language)
+        for word, stem in zip(there, forms, strict=True):
+            if stem in stems:
+                sought.setdefault((word,), stems[stem])
+        for start, clause in starts.items():
+            alike = sorted(one for one in there if one.startswith(start))
+            for word in alike[:_MOST_ENDINGS]:
+                sought.setdefault((word,), clause)
+    return sought
 
 
 def beginning(text: str, starts: Iterable[str]) -> list[str]:
@@ -96,52 +151,27 @@ def opening(text: str) -> Runner:
     return ((text[:CHARACTERS], False),) if text else ()
 
 
-def mark(
-    fragment: str,
-    places: Sequence[tuple[int, int]],
-    sought: Sequence[Sequence[str]],
-    words: Words,
-) -> Runner:
-    """Cut a fragment into runs; see `spans_of`."""
-    spans = spans_of(fragment, places, sought, words)
-    return runs_of(fragment, ((start, end) for start, end, _ in spans))
-
-
 def spans_of(
-    fragment: str,
-    places: Sequence[tuple[int, int]],
-    sought: Sequence[Sequence[str]],
-    words: Words,
+    found: Sequence[tuple[int, int, str]], sought: Mapping[tuple[str, ...], int]
 ) -> list[tuple[int, int, int]]:
-    """What to mark in a fragment: from which character to which, and which of `sought` it is.
-
-    A search library marks each word of a phrase wherever it occurs. In a script that is indexed
-    letter by letter that is nearly every letter, so only whole phrases are kept.
+    """What to mark in a text: from which character to which, and which clause it is.
 
     Args:
-        fragment: the text to show.
-        places: the positions of the query's words in it, as (start, end) in bytes of UTF-8.
-        sought: each clause of the query as words.
-        words: splits a text into words as the index does.
+        found: the words of the text as the index has them, each with its beginning and end.
+        sought: words side by side, each with the number of the clause that they are found by.
     """
-    encoded = fragment.encode()
-    places = sorted(set(places))[:_PLACES]
-    found = ["".join(words(encoded[start:end].decode())) for start, end in places]
-    joined = [
-        not words(encoded[end:start].decode())
-        for (_, end), (start, _) in itertools.pairwise(places)
-    ]
-    before, characters, at = 0, {}, 0
-    for place in sorted(chain.from_iterable(places)):
-        at += len(encoded[before:place].decode())
-        before, characters[place] = place, at
-    spans = []
-    for number, phrase in enumerate(map(list, sought)):
-        for first in range(len(places) - len(phrase) + 1):
-            last = first + len(phrase) - 1
-            if found[first : last + 1] == phrase and all(joined[first:last]):
-                spans.append((characters[places[first][0]], characters[places[last][1]], number))
-    return sorted(spans)
+    by_first: dict[str, list[tuple[tuple[str, ...], int]]] = {}
+    for words, clause in sought.items():
+        by_first.setdefault(words[0], []).append((words, clause))
+    spans: list[tuple[int, int, int]] = []
+    for at, (start, _, word) in enumerate(found):
+        for words, clause in by_first.get(word, ()):
+            beside = found[at : at + len(words)]
+            if tuple(word for _, _, word in beside) == words:
+                spans.append((start, beside[-1][1], clause))
+        if len(spans) >= _PLACES:
+            break
+    return spans
 
 
 def around(text: str, spans: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
@@ -153,9 +183,7 @@ def around(text: str, spans: Sequence[tuple[int, int, int]]) -> tuple[int, int]:
     """
     best, first, last = 0, 0, 0
     for at, (start, _, _) in enumerate(spans):
-        near = [
-            one for one in itertools.islice(spans, at, at + _NEAR) if one[1] - start <= CHARACTERS
-        ]
+        near = [one for one in islice(spans, at, at + _NEAR) if one[1] - start <= CHARACTERS]
         clauses = len({clause for _, _, clause in near})
         if clauses > best or not at:
             best, first, last = clauses, start, max((end for _, end, _ in near), default=start)

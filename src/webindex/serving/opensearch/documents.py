@@ -1,9 +1,8 @@
 """How a serving document, or the tombstone of a deleted one, is stored on OpenSearch.
 
 The analyzers of Tantivy split texts into words, and find stems and names of programs; fields get
-these with blanks between them. OpenSearch's own tokenizer for the same words takes more time than
-all the rest of indexing a text. It only marks words in the few texts that a search shows. What is
-only displayed is in one object that is not indexed.
+these with blanks between them: OpenSearch's own tokenizer for the same words takes more time than
+all the rest of indexing a text. What is only displayed, and the text as it is, is not indexed.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from typing import Any, Final
 
 from webindex.serving.base import ServingDocument
 from webindex.serving.content import (
-    FOLDED,
     Analyzers,
     authority,
     own_share,
@@ -22,7 +20,6 @@ from webindex.serving.content import (
 )
 from webindex.serving.naming import names, telling
 from webindex.serving.reading import STEMMED
-from webindex.serving.snippet import CHARACTERS
 
 FORMAT: Final = 4
 """The version of everything in this module. An index of another version is refused."""
@@ -30,15 +27,9 @@ FORMAT: Final = 4
 MOST_BYTES_OF_A_TERM: Final = 32_766
 """Lucene's limit; a longer URL is displayed, and not found by itself."""
 
-_UNSPACED: Final = (
-    r"\p{IsHan}\p{IsHiragana}\p{IsKatakana}ー\p{IsHangul}\p{IsBopomofo}"
-    r"\p{IsThai}\p{IsLao}\p{IsKhmer}\p{IsMyanmar}"
-)
-_WORD: Final = rf"[{_UNSPACED}]|[\p{{L}}\p{{M}}\p{{N}}&&[^{_UNSPACED}]]+"
-_FOLDINGS: Final = [f"\\u{ord(one):04x}=>{other}" for one, other in FOLDED.items()]
 _KEYWORD: Final = {"type": "keyword", "ignore_above": MOST_BYTES_OF_A_TERM // 4}
 _WORDS: Final = {"type": "text", "analyzer": "words"}
-_TEXT: Final = {"type": "text", "analyzer": "texts", "index": False}
+_TEXT: Final = {"type": "text", "index": False}
 _STEMS: Final = {"type": "text", "analyzer": "whitespace", "index_options": "freqs"}
 
 
@@ -49,15 +40,8 @@ def index_body(shards: int | None, replicas: int | None) -> dict[str, Any]:
     return {
         "settings": {
             "analysis": {
-                "tokenizer": {"words": {"type": "pattern", "pattern": _WORD, "group": 0}},
-                "char_filter": {"folded": {"type": "mapping", "mappings": _FOLDINGS}},
                 "filter": {"not_long": {"type": "length", "max": 80}},
                 "analyzer": {
-                    "texts": {
-                        "char_filter": ["folded"],
-                        "tokenizer": "words",
-                        "filter": folded,
-                    },
                     "words": {"tokenizer": "whitespace", "filter": folded},
                     "names": {"tokenizer": "whitespace", "filter": ["not_long", "lowercase"]},
                 },
@@ -131,7 +115,6 @@ def to_stored(document: ServingDocument, analyzers: Analyzers) -> dict[str, Any]
         "shown": {
             "title": document.title,
             "url": document.url,
-            "opening": document.text[:CHARACTERS],
             "anchors": document.anchors,
             "duplicates": document.duplicates,
             "inlinks": document.inlinks,

@@ -35,7 +35,6 @@ from webindex.serving.base import (
     NoIndexError,
     NotAnIndexError,
     RefusedDocumentsError,
-    Runner,
     SearchResults,
     ServingDocument,
     ServingError,
@@ -55,18 +54,15 @@ from webindex.serving.opensearch.documents import (
     tombstone,
 )
 from webindex.serving.opensearch.query import (
-    STARTS,
     Query,
-    any_of,
     build,
     in_fields,
-    in_text,
     known,
     live,
 )
 from webindex.serving.query import MAX_CHARACTERS
-from webindex.serving.reading import SHORTEST_START, Asked, Filters, read
-from webindex.serving.snippet import CHARACTERS, mark, opening
+from webindex.serving.reading import SHORTEST_START, STARTS, Asked, Filters, read
+from webindex.serving.snippet import excerpt
 from webindex.serving.spelling import best_of, most_differences, respell
 
 _TIMEOUT: Final = 30.0
@@ -74,15 +70,13 @@ _BATCH_TIMEOUT: Final = 120.0
 _CHUNK_BYTES: Final = 8 << 20
 _AT_ONCE: Final = 100
 """Documents that are read in one request."""
-# Marks in highlighted text: no text has these code points, which are no characters.
-_START, _END = "\ufdd0", "\ufdd1"
-_SNIPPET_SOURCE_CHARACTERS: Final = 100_000
 _SIMILAR_WORDS: Final = 20
 _LANGUAGES: Final = 100
 _LANGUAGES_SECONDS: Final = 60.0
 # So many of the most frequent values come from each shard, so that counts are exact for most.
 _FACETS_A_SHARD: Final = 1_000
 _SHOWN: Final = ["host", "language", "shown"]
+_STORED: Final = ["deleted", "original", *_SHOWN]
 
 _GONE: Final = (
     "it does not exist any more; 'webindex reindex' creates it, and exports everything anew from "
@@ -211,7 +205,6 @@ class OpenSearchIndex(ServingIndex):
                 "size": limit,
                 "_source": _SHOWN,
                 "version": True,
-                "highlight": _highlight(asked),
                 **({"sort": [{"changed": {"order": "desc", "missing": 0}}]} if newest else {}),
             }
 
@@ -220,10 +213,16 @@ class OpenSearchIndex(ServingIndex):
             if found is None:
                 return SearchResults((), 0)
             answer, asked, least = found
+            found_hits = answer["hits"]["hits"]
+            snippets = {
+                one.cluster: excerpt(one, asked, self._analyzers)
+                for one in self.get_many(one["_id"] for one in found_hits)
+            }
             hits = []
-            for one in answer["hits"]["hits"]:
+            for one in found_hits:
                 document = from_stored(one["_id"], one["_version"], one["_source"])
-                snippet = self._snippet(one, asked)
+                # One that was deleted since it was found has none.
+                snippet = snippets.get(document.cluster, ())
                 hits.append(hit_of(document, one["_score"] or 0.0, snippet))
         words = len(asked.sought)
         matched = words if least is None else least + asked.phrases
@@ -309,24 +308,6 @@ class OpenSearchIndex(ServingIndex):
         )
         return found
 
-    def _snippet(self, hit: Mapping[str, Any], asked: Asked) -> Runner:
-        found = hit.get("highlight", {}).get("original")
-        if not found:
-            return opening(hit["_source"]["shown"]["opening"])
-        fragment, places = _unmarked(found[0])
-        encoded = fragment.encode()
-        shown = [encoded[start:end].decode() for start, end in places]
-        sought = [words for one in asked.sought for words in one.words]
-        starts = tuple(words[0][:-1] for words in sought if words[0].endswith(STARTS))
-        stems = {stem for one in asked.sought for stem in one.stems}
-        language = hit["_source"].get("language")
-        for text in shown:
-            words = self._analyzers.words(text)
-            forms = self._analyzers.stems(self._analyzers.split(text), language)
-            if len(words) == 1 and (words[0].startswith(starts or ("\0",)) or {*forms} & stems):
-                sought.append(words)
-        return mark(fragment, places, sought, self._analyzers.words)
-
     def facet(
         self,
         field: Facet,
@@ -408,7 +389,9 @@ class OpenSearchIndex(ServingIndex):
         wanted = iter(clusters)
         while some := list(islice(wanted, _AT_ONCE)):
             with self._calling("look up documents"):
-                answer = self._client.mget(body={"ids": some}, index=self._name)
+                answer = self._client.mget(
+                    body={"ids": some}, index=self._name, _source_includes=_STORED
+                )
             for one in answer["docs"]:
                 if "error" in one:
                     raise IndexReadError(
@@ -629,40 +612,6 @@ def _chunks(lines: Iterable[str]) -> Iterator[list[str]]:
         size += len(line)
     if chunk:
         yield chunk
-
-
-def _highlight(asked: Asked) -> dict[str, Any]:
-    return {
-        "pre_tags": [_START],
-        "post_tags": [_END],
-        "max_analyzer_offset": _SNIPPET_SOURCE_CHARACTERS,
-        "fields": {
-            "original": {
-                "number_of_fragments": 1,
-                "fragment_size": CHARACTERS,
-                # It centres a fragment on its matches; the others begin or end at a match.
-                "type": "plain",
-                "order": "score",
-                # The words that are sought are those of another field.
-                "require_field_match": False,
-                "highlight_query": any_of(query for one in asked.sought for query in in_text(one)),
-            }
-        },
-    }
-
-
-def _unmarked(text: str) -> tuple[str, list[tuple[int, int]]]:
-    """A highlighted text without its marks, and the bytes that they were around."""
-    plain = bytearray()
-    places = []
-    start = 0
-    for piece in text.split(_START):
-        inside, end, after = piece.partition(_END)
-        if end:
-            places.append((start, start + len(inside.encode())))
-        plain += inside.encode() + after.encode()
-        start = len(plain)
-    return plain.decode(), places
 
 
 def _reason(info: Any) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Any
 
 from webindex.serving.reading import (
     ADDRESS_SCORE,
@@ -20,6 +20,7 @@ from webindex.serving.reading import (
     NAME_SCORE,
     PARTS,
     SLOP,
+    STARTS,
     STEMMED,
     TIE,
     TYPED,
@@ -30,9 +31,6 @@ from webindex.serving.reading import (
 )
 
 Query = dict[str, Any]
-
-STARTS: Final = "*"
-"""Ends a word that matches all words that begin with it. No word has it."""
 
 
 def build(asked: Asked, filters: Filters = EVERYTHING, *, least: int | None = None) -> Query:
@@ -139,15 +137,6 @@ def _phrase(field: str, words: Words, boost: float, slop: int = 0) -> Query:
     typed = " ".join(words)
     phrase = {"query": typed, "analyzer": "whitespace", "boost": boost, "slop": slop}
     return {"match_phrase": {field: phrase}}
-
-
-def in_text(one: Sought) -> list[Query]:
-    """Where a text shows a clause: its words, and words that begin as its stems do."""
-    starts = [stem[:-1] if len(stem) > 4 else stem for stem in one.stems]
-    return [
-        *(in_fields(words, ["text"]) for words in one.words),
-        *({"prefix": {"text": start}} for start in sorted(starts)),
-    ]
 
 
 def known(words: Words, stems: Iterable[str]) -> Query:

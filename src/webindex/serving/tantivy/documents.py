@@ -27,13 +27,8 @@ FORMAT: Final = 6
 SLICES = 64
 
 
-def reading_analyzers(analyzers: Analyzers) -> dict[str, tantivy.TextAnalyzer]:
-    """The analyzers of an index's fields for an excerpt of a text, by the names in `schema`."""
-    return {**writing_analyzers(analyzers), "words": analyzers.of_texts}
-
-
-def writing_analyzers(analyzers: Analyzers) -> dict[str, tantivy.TextAnalyzer]:
-    """The analyzers of an index's fields for what `to_stored` returns."""
+def analyzers_of_fields(analyzers: Analyzers) -> dict[str, tantivy.TextAnalyzer]:
+    """The analyzers of an index's fields for what `to_stored` returns, by the names in `schema`."""
     return {
         "words": analyzers.of_words,
         "stems": analyzers.of_stems,

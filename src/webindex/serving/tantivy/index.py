@@ -40,7 +40,6 @@ from webindex.serving.base import (
     IndexWriteError,
     NoIndexError,
     NotAnIndexError,
-    Runner,
     SearchResults,
     ServingDocument,
     ServingError,
@@ -49,7 +48,7 @@ from webindex.serving.base import (
     hit_of,
     newest_changes,
 )
-from webindex.serving.content import Analyzers, folded, is_word, seconds
+from webindex.serving.content import Analyzers, is_word, seconds
 from webindex.serving.lock import at_fork, only_writer
 from webindex.serving.query import MAX_CHARACTERS
 from webindex.serving.reading import (
@@ -60,24 +59,21 @@ from webindex.serving.reading import (
     Filters,
     read,
 )
-from webindex.serving.snippet import around, beginning, opening, part, runs_of, spans_of
+from webindex.serving.snippet import excerpt
 from webindex.serving.spelling import nearest, respell
 from webindex.serving.tantivy.documents import (
     FORMAT,
     SLICES,
+    analyzers_of_fields,
     first,
     from_stored,
-    reading_analyzers,
     schema,
     to_stored,
     tombstone,
-    writing_analyzers,
 )
-from webindex.serving.tantivy.query import build, in_text, most_frequent
+from webindex.serving.tantivy.query import build, most_frequent
 from webindex.serving.tantivy.writer import KeptWriter
 
-# Snippets come from this much of a text: marking words takes time in proportion to it.
-_SNIPPET_SOURCE_CHARACTERS = 100_000
 # What Tantivy calls its files, and hidden ones: locks, and what is half written.
 _INDEX_FILE = re.compile(r"\..*|meta\.json|[0-9a-f]{32}\.[a-z0-9.]+")
 # A misspelt word is compared with this many of the most frequent words that begin like it.
@@ -111,9 +107,7 @@ class TantivyIndex(ServingIndex):
         self._analyzers = Analyzers()
         self._schema = schema()
         self._index = self._open(create)
-        # An excerpt of a text is split into words here; what is written has been split.
-        for name, one in reading_analyzers(self._analyzers).items():
-            self._index.register_tokenizer(name, one)
+        self._register_analyzers(self._index)
         self._index.config_reader(reload_policy="manual")
         self._kept = KeptWriter(self._folder, self._open_writer, lock_timeout)
         self.leave_parent()
@@ -152,14 +146,17 @@ class TantivyIndex(ServingIndex):
 
     def _open_writer(self, heap_bytes: int) -> tantivy.IndexWriter:
         index = tantivy.Index(self._schema, path=str(self._folder))
-        for name, one in writing_analyzers(self._analyzers).items():
-            index.register_tokenizer(name, one)
+        self._register_analyzers(index)
         writer = index.writer(heap_bytes, num_threads=1)
         # Tantivy gives a writer's first operation the number of the last commit. A merge that
         # begins before the next commit takes a delete of that number for done in segments in
         # which that commit deleted documents, so this first delete deletes nothing.
         writer.delete_documents_by_term("cluster", "")
         return writer
+
+    def _register_analyzers(self, index: tantivy.Index) -> None:
+        for name, one in analyzers_of_fields(self._analyzers).items():
+            index.register_tokenizer(name, one)
 
     def _held(self, clusters: Iterable[str]) -> dict[str, tuple[int, bool]]:
         searcher = self._searcher()
@@ -205,7 +202,7 @@ class TantivyIndex(ServingIndex):
             hits = []
             for score, address in found.hits:
                 document = from_stored(searcher.doc(address))
-                snippet = self._snippet(searcher, document, asked)
+                snippet = excerpt(document, asked, self._analyzers)
                 hits.append(hit_of(document, 0.0 if newest else score, snippet))
             words = len(asked.sought)
             matched = words if least is None else least + asked.phrases
@@ -236,52 +233,6 @@ class TantivyIndex(ServingIndex):
 
     def _vocabulary(self, searcher: tantivy.Searcher) -> _Vocabulary:
         return _Vocabulary(searcher, self._schema, self._analyzers)
-
-    def _snippet(
-        self, searcher: tantivy.Searcher, document: ServingDocument, asked: Asked
-    ) -> Runner:
-        whole = document.text[:_SNIPPET_SOURCE_CHARACTERS]
-        text, place_in_whole = folded(whole)
-        analyze = self._analyzers.words
-        sought: dict[tuple[str, ...], int] = {}
-        clauses: dict[str, int] = {}  # by their stems
-        for clause, one in enumerate(asked.sought):
-            sought |= {tuple(words): clause for words in one.words}
-            clauses |= dict.fromkeys(one.stems, clause)
-        if clauses:
-            likely = " ".join(beginning(text, clauses))
-            found = self._analyzers.stems(self._analyzers.split(likely), document.language)
-            for word, stem in zip(analyze(likely), found, strict=True):
-                if stem in clauses:
-                    sought.setdefault((word,), clauses[stem])
-        wanted = Query.boolean_query([(Occur.Should, in_text(self._schema, one)) for one in sought])
-        start, end = part(text, sought)
-        if start == end:
-            return opening(whole)
-        # All of its words are marked there; its own choice of a place knows of no phrases.
-        snippets = tantivy.SnippetGenerator.create(searcher, wanted, self._schema, "text")
-        snippets.set_max_num_chars(4 * (end - start))
-        source = tantivy.Document()
-        source.add_text("text", text[start:end])
-        places = [
-            (place.start, place.end) for place in snippets.snippet_from_doc(source).highlighted()
-        ]
-        numbers = list(sought.values())
-        spans = [
-            (place_in_whole(start + first), place_in_whole(start + last), numbers[which])
-            for first, last, which in spans_of(text[start:end], places, [*sought], analyze)
-        ]
-        if not spans:
-            return opening(whole)
-        first, last = around(whole, spans)
-        return runs_of(
-            whole[first:last],
-            [
-                (one - first, other - first)
-                for one, other, _ in spans
-                if first <= one and other <= last
-            ],
-        )
 
     def facet(
         self,

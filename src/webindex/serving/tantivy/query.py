@@ -130,13 +130,6 @@ def _in_fields(schema: tantivy.Schema, words: Words) -> Query:
     return Query.disjunction_max_query(fields, tie_breaker=TIE)
 
 
-def in_text(schema: tantivy.Schema, words: Words) -> Query:
-    """Words side by side in the text alone."""
-    if len(words) == 1:
-        return Query.term_query(schema, "text", words[0])
-    return Query.phrase_query(schema, "text", list(words))
-
-
 def most_frequent(found: Iterable[tuple[str, int]], most: int) -> list[str]:
     """The words with the most documents, from (word, number of documents) of several fields."""
     documents: dict[str, int] = {}
