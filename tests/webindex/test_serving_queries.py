@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -311,6 +313,53 @@ def test_hits_can_be_those_changed_since_a_day_and_the_newest_first(index: Tanti
     assert found(index.search("heron", since=date(2023, 12, 31), newest=True)) == urls[:2]
     assert index.facet("host", "heron", since=date(2024, 1, 1)) == [("a.example", 1)]
     assert index.search("heron").hits[0].changed == "2023-12-31T23:59:59Z"
+
+
+class _OfEqualDatesAny:
+    """A searcher that orders documents of one date otherwise for each number of hits.
+
+    As Tantivy's own may where an index has several segments.
+    """
+
+    def __init__(self, searcher: Any) -> None:
+        self._searcher = searcher
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._searcher, name)
+
+    def search(self, query: Any, limit: int, offset: int = 0, **how: Any) -> Any:
+        if how.get("order_by_field") is None:
+            return self._searcher.search(query, limit=limit, offset=offset, **how)
+        found = self._searcher.search(query, limit=1_000, **how)
+        dates = self._searcher.fast_field_values("changed", [one for _, one in found.hits])
+        chance = random.Random(limit + offset)
+        order = sorted(range(len(dates)), key=lambda at: (-dates[at], chance.random()))
+        hits = [found.hits[at] for at in order[offset : offset + limit]]
+        return SimpleNamespace(hits=hits, count=found.count)
+
+
+def test_pages_by_date_have_every_hit_once_though_many_have_one_date(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TantivyIndex(tmp_path) as index:
+        dates = [f"2024-01-0{1 + number % 3}" for number in range(20)]
+        for batch in (0, 10):
+            some = enumerate(dates[batch : batch + 10], batch)
+            index.apply(
+                [
+                    document(f"https://a.example/{number}", "heron", changed=one)
+                    for number, one in some
+                ]
+            )
+        searcher = index._searcher
+        monkeypatch.setattr(index, "_searcher", lambda: _OfEqualDatesAny(searcher()))
+        pages = [
+            index.search("heron", newest=True, limit=3, offset=offset) for offset in range(0, 21, 3)
+        ]
+    hits = [hit for page in pages for hit in page.hits]
+    assert {page.total for page in pages} == {20}
+    assert [hit.changed for hit in hits] == sorted(dates, reverse=True)
+    assert len({hit.cluster for hit in hits}) == 20
 
 
 # --- A query that is still typed ----------------------------------------------------------------

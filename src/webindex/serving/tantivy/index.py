@@ -192,22 +192,49 @@ class TantivyIndex(ServingIndex):
                 return SearchResults((), 0)
             least = self._least(searcher, asked) if partly else None
             wanted = build(self._schema, asked, _filters(host, language, since), least=least)
-            found = searcher.search(
-                wanted,
-                limit=limit,
-                offset=offset,
-                order_by_field="changed" if newest else None,
-                weight_by_field=None if newest else "authority",
-            )
+            if newest:
+                total, ranked = self._newest(searcher, wanted, limit, offset)
+            else:
+                found = searcher.search(
+                    wanted, limit=limit, offset=offset, weight_by_field="authority"
+                )
+                # The library's type stub leaves `count` out.
+                total, ranked = found.count, found.hits  # type: ignore[attr-defined]
             hits = []
-            for score, address in found.hits:
+            for score, address in ranked:
                 document = from_stored(searcher.doc(address))
-                snippet = excerpt(document, asked, self._analyzers)
-                hits.append(hit_of(document, 0.0 if newest else score, snippet))
+                hits.append(hit_of(document, score, excerpt(document, asked, self._analyzers)))
             words = len(asked.sought)
             matched = words if least is None else least + asked.phrases
-            # The library's type stub leaves `count` out.
-            return SearchResults(tuple(hits), found.count, words, matched)  # type: ignore[attr-defined]
+            return SearchResults(tuple(hits), total, words, matched)
+
+    def _newest(
+        self, searcher: tantivy.Searcher, wanted: Query, limit: int, offset: int
+    ) -> tuple[int, list[tuple[float, tantivy.DocAddress]]]:
+        """How many hits there are, and some by date; those of one second in the index's order.
+
+        Of documents of one second, which ones Tantivy's own order has among so many is chance, so
+        that pages of results would have some twice and others not at all.
+        """
+        end = offset + limit
+        first = searcher.search(wanted, limit=end, order_by_field="changed")
+        total = first.count  # type: ignore[attr-defined]
+        addresses = [address for _, address in first.hits]
+        dates = [int(one or 0) for one in searcher.fast_field_values("changed", addresses)]
+        if not dates:
+            return total, []
+        later = [
+            (-date, one.segment_ord, one.doc, one)
+            for date, one in zip(dates, addresses, strict=True)
+            if date > dates[-1]
+        ]
+        of_last = Query.range_query(
+            self._schema, "changed", tantivy.FieldType.Unsigned, dates[-1], dates[-1]
+        )
+        both = Query.boolean_query([(Occur.Must, wanted), (Occur.Must, of_last)])
+        last = searcher.search(Query.const_score_query(both, 0.0), limit=end, count=False)
+        ordered = [one for *_, one in sorted(later)] + [one for _, one in last.hits]
+        return total, [(0.0, one) for one in ordered[offset:end]]
 
     def _least(self, searcher: tantivy.Searcher, asked: Asked) -> int | None:
         """How many words, besides its phrases, to require of a query; None: all of them.
