@@ -285,6 +285,19 @@ def test_what_is_called_like_the_query_comes_first(
     assert found(index.search("red herons"))[0] == "https://a.example/called"
 
 
+@pytest.mark.parametrize("name", ["os.path", "Node.js", "pg_hba.conf"])
+def test_what_is_called_like_a_query_that_may_be_a_url_comes_first(
+    index: TantivyIndex, name: str
+) -> None:
+    index.apply(
+        [
+            document("https://a.example/much", f"{name} " * 30, title=f"On {name} and {name}"),
+            document("https://a.example/called", "of other things", title=f"{name} — The manual"),
+        ]
+    )
+    assert found(index.search(name))[0] == "https://a.example/called"
+
+
 def test_a_long_list_of_links_comes_after_what_it_lists_and_navigation_is_worth_nothing(
     index: TantivyIndex,
 ) -> None:

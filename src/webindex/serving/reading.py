@@ -167,9 +167,7 @@ def read(query: str, index: Vocabulary) -> Asked:
     if not sought:
         # The others have no word: "the who ?".
         sought, little = little, []
-    return Asked(
-        sought, excluded, addresses, little, "" if excluded or addresses else " ".join(named)
-    )
+    return Asked(sought, excluded, addresses, little, "" if excluded else " ".join(named))
 
 
 def _without_scheme(text: str) -> str:
