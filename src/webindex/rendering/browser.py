@@ -10,8 +10,9 @@ A page has a browser context, and so cookies and storage, of its own; scripts ar
 for. What it may use is bounded: time, memory, requests, height. A page that exceeds a bound, or
 crashes its tab, ends the whole process group; the next page starts another browser.
 
-The same answers give the same bytes: animations stand still, the zone is UTC, and text is drawn
-without the display's subpixels. `Browser.version` says what else a picture depends on.
+The same answers give the same bytes: animations stand still, at their end if they have one, the
+zone is UTC, and text is drawn without the display's subpixels. `Browser.version` says what else a
+picture depends on.
 """
 
 from __future__ import annotations
@@ -93,7 +94,10 @@ _FLAGS: Final = (
     "--js-flags=--max-old-space-size=256",
 )
 
-_STOP_MARQUEES: Final = """
+_STAND_STILL: Final = """
+for (const moving of document.getAnimations()) {
+  if (Number.isFinite(moving.effect?.getComputedTiming().endTime)) moving.finish();
+}
 for (const moved of document.querySelectorAll("marquee")) {
   const still = moved.cloneNode();
   still.setAttribute("scrollamount", "0");
@@ -102,7 +106,7 @@ for (const moved of document.querySelectorAll("marquee")) {
 }
 """
 
-_SETTINGS: Final = blake2b(" ".join(_FLAGS).encode(), digest_size=4).hexdigest()
+_SETTINGS: Final = blake2b(" ".join([*_FLAGS, _STAND_STILL]).encode(), digest_size=4).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,7 +453,7 @@ class _Page:
 
     def _picture(self) -> None:
         bounds, done = self._bounds, self._done
-        self._stop_marquees()
+        self._stand_still()
         size = self._call("Page.getLayoutMetrics")["cssContentSize"]
         height = max(1, int(size["height"]))
         done.width, done.height = bounds.width, min(height, bounds.max_height)
@@ -457,15 +461,16 @@ class _Page:
         done.image = self._screenshot(done.height, 1.0)
         done.thumbnail = self._screenshot(min(done.height, bounds.height), THUMBNAIL)
 
-    def _stop_marquees(self) -> None:
-        """Have the contents of each <marquee> stand at its left.
+    def _stand_still(self) -> None:
+        """Have animations that end be at their end, and what a <marquee> moves at its left.
 
-        Otherwise they stand there, or outside of it where their way begins: it is chance whether
-        they were moved before the picture. Only an element that never moved stands still.
+        A page may fade in: at their beginning, its texts would not be seen. What a <marquee> moves
+        would stand there, or outside of it where its way begins: it is chance whether it was moved
+        before the picture. Only an element that never moved stands still.
         """
         world = self._call("Page.createIsolatedWorld", frameId=self._frame)
         context = world["executionContextId"]
-        self._call("Runtime.evaluate", expression=_STOP_MARQUEES, contextId=context)
+        self._call("Runtime.evaluate", expression=_STAND_STILL, contextId=context)
 
     def _screenshot(self, height: int, scale: float) -> bytes:
         clip = {"x": 0, "y": 0, "width": self._bounds.width, "height": height, "scale": scale}
