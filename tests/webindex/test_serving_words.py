@@ -35,7 +35,7 @@ def assert_split_alike(text: str) -> None:
     assert ANALYZERS.name(text) == " ".join(
         ANALYZERS._folding.analyze(" ".join(found(_NAMED, folded)))
     )
-    places = ANALYZERS.places(folded)
+    places = ANALYZERS.places(folded, ANALYZERS.words(text))
     assert ANALYZERS.words(text) == [word for _, _, word in places]
     assert [folded[start:end] for start, end, _ in places] == [
         word for word in ANALYZERS.split(text) if len(word.encode()) < LONGEST_WORD_BYTES

@@ -10,7 +10,7 @@ import math
 import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 from urllib.parse import unquote
 
@@ -164,20 +164,24 @@ class Analyzers:
         """The words of a text, in lower case and without accents."""
         return self.of_words.analyze(" ".join(self.split(text)))
 
-    def places(self, text: str) -> list[tuple[int, int, str]]:
-        """The words of a text that `folded` returned: where each begins and ends, and the word."""
-        places: list[tuple[int, int]] = []
-        short: list[str] = []
-        end = 0
-        for word in self.split(text):
-            start = text.index(word, end)
-            end = start + len(word)
-            # As of all that is indexed.
-            if len(word.encode()) < LONGEST_WORD_BYTES:
-                places.append((start, end))
-                short.append(word)
-        words = self.of_words.analyze(" ".join(short))
-        return [(*place, word) for place, word in zip(places, words, strict=True)]
+    def places(self, text: str, sought: Iterable[str]) -> list[tuple[int, int, str]]:
+        """The words of a text that `folded` returned: where each begins and ends, and the word.
+
+        None of them if the text has none of those that are sought.
+        """
+        split = self.split(text)
+        # As of all that is indexed.
+        short = [one for one in dict.fromkeys(split) if len(one.encode()) < LONGEST_WORD_BYTES]
+        words = dict(zip(short, self.of_words.analyze(" ".join(short)), strict=True))
+        found: list[tuple[int, int, str]] = []
+        if not {*sought}.isdisjoint(words.values()):
+            end = 0
+            for one in split:
+                start = text.index(one, end)
+                end = start + len(one)
+                if one in words:
+                    found.append((start, end, words[one]))
+        return found
 
     def stems(self, words: list[str], language: str | None) -> list[str]:
         """The stems of the words that `split` returned, in lower case and without accents.

@@ -45,9 +45,10 @@ def excerpt(document: ServingDocument, asked: Asked, analyzers: Analyzers) -> Ru
     text, place_in_whole = folded(whole)
     sought = _sought(text, document.language, asked, analyzers)
     start, end = part(text, sought)
+    found = analyzers.places(text[start:end], (words[0] for words in sought))
     spans = [
         (place_in_whole(start + first), place_in_whole(start + last), clause)
-        for first, last, clause in spans_of(analyzers.places(text[start:end]), sought)
+        for first, last, clause in spans_of(found, sought)
     ]
     if not spans:
         return opening(whole)
