@@ -10,7 +10,7 @@ import itertools
 import math
 import threading
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -50,9 +50,13 @@ class WorkerMetrics:
     worker's garbage collection did. On a network store also `store_calls`, `store_rows` and
     `store_cells`, by caller and kind, and the `prefetched_cells`, and how many of them were `used`
     (§2.5): of all that uses the repository object that the worker has.
+
+    Args:
+        observers: the names of those whose counters begin at 0. Prometheus sees no increase in a
+            counter that appears with its first event.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, observers: Iterable[str] = ()) -> None:
         registry = self.registry = CollectorRegistry()
         label = ["observer"]
         self.runs = Counter(
@@ -111,6 +115,10 @@ class WorkerMetrics:
             "percola_gc_safe_point", "The oldest timestamp that can be read", registry=registry
         )
         self._committed: dict[str, tuple[Counter, Histogram]] = {}
+        counters = self.runs, self.batches, self.split, self.conflicts, self.failures
+        for name in observers:
+            for counter in (*counters, self.dead_lettered):
+                counter.labels(name)
 
     def committed(self, observer: str, rows: int, seconds: float) -> None:
         """Count an observer's transaction that ran for some rows and committed."""
@@ -152,11 +160,14 @@ class WorkerMetrics:
         self.registry.register(_SurveyMetrics(observers, paused, surveyed, retention))
 
     def counts(self) -> dict[str, dict[str, float]]:
-        """The counters as plain numbers: metric → label → count; several labels with / between."""
+        """The counters as plain numbers: metric → label → count; several labels with / between.
+
+        Without labels that have not been counted yet.
+        """
         found: dict[str, dict[str, float]] = {}
         for metric in self.registry.collect():
             for sample in metric.samples:
-                if sample.name.endswith("_total"):
+                if sample.name.endswith("_total") and (sample.value or not sample.labels):
                     name = sample.name.removeprefix("percola_").removesuffix("_total")
                     label = "/".join(sample.labels.values())
                     found.setdefault(name, {})[label] = sample.value

@@ -114,7 +114,7 @@ class Worker:
         # Prometheus is loaded by the first worker, not by every program.
         from percola.observers.metrics import WorkerMetrics
 
-        self.metrics = WorkerMetrics()
+        self.metrics = WorkerMetrics(one.name for one in self._observers)
         if (calls := self._context.calls) is not None:
             prefetch = self._context.prefetch or Prefetch()
             self.metrics.watch_store(calls.counts, prefetch.counts)
