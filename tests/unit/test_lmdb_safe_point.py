@@ -54,7 +54,7 @@ def test_who_writes_without_the_others_shared_file_is_told_in_time(
     store._environment._care_at = 0.0
     store.draw()
     for act in (store.draw, store.last_drawn, lambda: store.raise_safe_point(1)):
-        with pytest.raises(RepositoryError, match="its safe-point or .* removed or replaced"):
+        with pytest.raises(RepositoryError, match=r"its safe-point or .* removed or replaced"):
             act()
     store.close()
     again = store_in(tmp_path)

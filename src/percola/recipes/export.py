@@ -270,8 +270,9 @@ class Export(Checkable):
         """What `send` has returned, as a list; UsageError for anything else than it may return."""
         if found is None:
             return ()
-        many = isinstance(found, Collection | Iterator) and not isinstance(found, Refused)
-        listed = list(found) if many else [found]
+        listed: list[object] = [found]
+        if isinstance(found, Collection | Iterator) and not isinstance(found, Refused):
+            listed = list(found)
         refused = [one for one in listed if isinstance(one, Refused)]
         if len(refused) < len(listed):
             raise UsageError(
