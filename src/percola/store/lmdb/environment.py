@@ -262,14 +262,14 @@ class Environment:
                 size *= 2  # Another process has grown it just now.
             else:
                 for name in ("data.mdb", "lock.mdb"):
-                    self.watch(name, file_of(self.folder, name))
+                    self.watch(name)
                 if (file := self._files["data.mdb"]) is not None:
                     _environments[file] = self
                 return env, turn
 
-    def watch(self, name: str, file: tuple[int, int] | None) -> None:
-        """From now on refuse to go on without this file in the folder, by device and inode."""
-        self._files[name] = file
+    def watch(self, name: str) -> None:
+        """From now on, refuse to go on without this file in the folder, which is in use."""
+        self._files[name] = file_of(self.folder, name)
 
     def _is_replaced(self) -> bool:
         """Whether one of the files is no longer the one that was opened, as far as one sees."""

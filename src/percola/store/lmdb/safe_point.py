@@ -35,7 +35,6 @@ class SharedSafePoint:
     Raises StoreError if the file cannot be mapped, StoreFullError if there is no room for it.
 
     Attributes:
-        file: its device and inode.
         view: a sequence of two integers: the safe point, and the number of the list of feeds.
     """
 
@@ -45,14 +44,12 @@ class SharedSafePoint:
             fd = open_file(path, size=_BYTES)
             try:
                 self._map = mmap.mmap(fd, _BYTES)
-                about = os.fstat(fd)
             finally:
                 os.close(fd)
         except OSError as error:
             if is_full(error):
                 raise no_room(path) from error
             raise StoreError(f"The file {path} cannot be used: {error.strerror}.") from error
-        self.file: Final = about.st_dev, about.st_ino
         self.view = memoryview(self._map).cast("Q")
 
     def raise_to(self, ts: int) -> None:

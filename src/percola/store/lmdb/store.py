@@ -112,7 +112,7 @@ class LmdbStore(OneStepStore):
         try:
             self._safe_point = SharedSafePoint(folder)
             # With another one it would not see the others' safe point, nor which tables keep feeds.
-            self._environment.watch("safe-point", self._safe_point.file)
+            self._environment.watch("safe-point")
             self._feeds = Feeds(self._environment, _CHANGES, self._keys, self._safe_point)
             self._safe_point.agree_with(self._environment)
             self._commits: _native.Commits | None = None
