@@ -22,6 +22,8 @@ use crate::python::{self, intern};
 use crate::reads::Reads;
 
 const SILENT: u64 = 1 << 63;
+/// What the names of Percola's own columns begin with.
+const SYSTEM_MARK: u8 = b'@';
 /// Cells from which on they are written without the GIL.
 const MANY: usize = 32;
 /// How long to try for the turn before Python waits for it.
@@ -107,9 +109,40 @@ struct Trees {
     cells: Dbi,
     data: Dbi,
     notify: Dbi,
+    changes: Dbi,
 }
 
-/// Checks all cells, draws a commit_ts and puts records, long values and notify entries.
+/// What the keys of a table begin with.
+type Table = [u8; 2];
+
+fn table_of(key: &[u8]) -> Option<Table> {
+    key.get(..2)?.try_into().ok()
+}
+
+/// Those of the tables of some writes that are in a set of Python's: the ones that keep a feed.
+pub fn with_feeds(writes: &[Write], known: &Bound<'_, PyAny>) -> PyResult<Vec<Table>> {
+    let (mut seen, mut found) = (Vec::new(), Vec::new());
+    if known.is_truthy()? {
+        for table in writes.iter().filter_map(|write| table_of(&write.key)) {
+            if !seen.contains(&table) {
+                seen.push(table);
+                if known.contains(PyBytes::new(known.py(), &table))? {
+                    found.push(table);
+                }
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Whether a cell is in one of Percola's own columns.
+fn is_own(key: &[u8]) -> bool {
+    let end = key.windows(2).skip(2).position(|two| two == b"\0\x01");
+    end.is_some_and(|at| key.get(at + 4) == Some(&SYSTEM_MARK))
+}
+
+/// Checks all cells, draws a commit_ts and puts records, long values and notify entries, and
+/// entries of feeds for the tables `fed`.
 ///
 /// # Safety
 /// The transaction is live, writes, and is used by nobody else.
@@ -119,6 +152,7 @@ unsafe fn commit(
     trees: Trees,
     start_ts: u64,
     writes: &[Write],
+    fed: &[Table],
 ) -> Result<u64, Stopped> {
     let put = |db: Dbi, key: &[u8], value: &[u8]| {
         let (mut key, mut value) = (Val::of(key), Val::of(value));
@@ -208,6 +242,15 @@ unsafe fn commit(
         if write.notifies {
             put(trees.notify, entry(commit_ts)?.get(), &[])?;
         }
+        let table = table_of(&write.key).filter(|table| fed.contains(table));
+        if let Some(table) = table.filter(|_| write.op != LOCK && !is_own(&write.key)) {
+            let mut change = Key::new();
+            if !(change.add(&table) && change.add(&plain) && change.add(&write.key[table.len()..]))
+            {
+                return Err(Stopped::Failed("mdb_put", lmdb::BAD_VALSIZE));
+            }
+            put(trees.changes, change.get(), &[])?;
+        }
     }
     Ok(commit_ts)
 }
@@ -218,10 +261,11 @@ unsafe fn commit(
 pub fn commit_cells<'py>(
     py: Python<'py>,
     txn: &Transaction,
-    trees: (Dbi, Dbi, Dbi),
+    trees: (Dbi, Dbi, Dbi, Dbi),
     start_ts: u64,
     writes: &Bound<'py, PyAny>,
     prefixes: &Bound<'py, PyDict>,
+    feeds: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let inner = &txn.inner;
     let live = Sent::new(inner.live(py)?);
@@ -232,12 +276,14 @@ pub fn commit_cells<'py>(
         cells: trees.0,
         data: trees.1,
         notify: trees.2,
+        changes: trees.3,
     };
+    let fed = with_feeds(&parsed, feeds)?;
     let api = inner.shared.api;
     inner.noted(py);
     // SAFETY: the transaction is live while the environment counts this thread as inside, or
     // while it holds the GIL, and no other thread has it.
-    let run = || unsafe { commit(api, live.get(), trees, start_ts, &parsed) };
+    let run = || unsafe { commit(api, live.get(), trees, start_ts, &parsed, &fed) };
     let outcome = if parsed.len() < MANY {
         run()
     } else {
@@ -286,8 +332,8 @@ impl Drop for Turn {
 #[pyclass(frozen, module = "percola._native")]
 pub struct Commits {
     reads: Py<Reads>,
-    /// The numbers of the trees: cells, data, notify.
-    trees: (usize, usize, usize),
+    /// The numbers of the trees: cells, data, notify, changes.
+    trees: (usize, usize, usize, usize),
     /// The safe point, and the number of the list of feeds.
     shared: PyBuffer<u64>,
     prefixes: Py<PyDict>,
@@ -298,7 +344,7 @@ impl Commits {
     #[new]
     fn new(
         reads: Py<Reads>,
-        trees: (usize, usize, usize),
+        trees: (usize, usize, usize, usize),
         shared: PyBuffer<u64>,
         prefixes: Py<PyDict>,
     ) -> Self {
@@ -310,8 +356,8 @@ impl Commits {
         }
     }
 
-    /// Commits, if no other process writes and the list of feeds is still that of number `feeds`, as
-    /// of which none of the tables keeps one.
+    /// Commits, if no other process writes and the list of feeds is still that of number `as_of`,
+    /// which has the tables `feeds`.
     ///
     /// `turn` is the file of the turn lock, `noted` has the keys of cells that are notified,
     /// `removed` those of notify entries that are deleted. Returns what `commit_cells` does, None
@@ -325,38 +371,50 @@ impl Commits {
         writes: &Bound<'py, PyAny>,
         noted: Vec<PyBackedBytes>,
         removed: Vec<PyBackedBytes>,
-        feeds: u64,
+        as_of: u64,
+        feeds: &Bound<'py, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let Some(parsed) = parsed(writes, self.prefixes.bind(py)) else {
             return Ok(None);
         };
-        told(
-            py,
-            self.run(py, turn, start_ts, &parsed, &noted, &removed, feeds),
-        )
+        let fed = with_feeds(&parsed, feeds)?;
+        let what = What {
+            writes: &parsed,
+            noted: &noted,
+            removed: &removed,
+            fed: &fed,
+        };
+        told(py, self.run(py, turn, start_ts, what, as_of))
     }
+}
+
+/// What a transaction commits, and in which of the tables that it writes it is listed in a feed.
+#[derive(Clone, Copy)]
+struct What<'a> {
+    writes: &'a [Write],
+    noted: &'a [PyBackedBytes],
+    removed: &'a [PyBackedBytes],
+    fed: &'a [Table],
 }
 
 impl Commits {
     /// See `commit`.
-    #[allow(clippy::too_many_arguments)]
     fn run(
         &self,
         py: Python<'_>,
         turn: c_int,
         start_ts: u64,
-        writes: &[Write],
-        noted: &[PyBackedBytes],
-        removed: &[PyBackedBytes],
-        feeds: u64,
+        what: What<'_>,
+        as_of: u64,
     ) -> Result<u64, Stopped> {
-        let (cells, data, notify) = self.trees;
+        let (cells, data, notify, changes) = self.trees;
         let found = self.reads.get().current(|shared, databases| {
             let tree = |number: usize| databases.get(number).copied();
             let trees = Trees {
                 cells: tree(cells)?,
                 data: tree(data)?,
                 notify: tree(notify)?,
+                changes: tree(changes)?,
             };
             Some((shared.clone(), trees))
         });
@@ -382,11 +440,13 @@ impl Commits {
             let current = unsafe {
                 let integer =
                     |at| AtomicU64::from_ptr(integers.get().add(at)).load(Ordering::Acquire);
-                follows(api, env.get(), txn) && integer(0) <= start_ts && integer(1) == feeds
+                follows(api, env.get(), txn) && integer(0) <= start_ts && integer(1) == as_of
             };
             let outcome = if current {
                 // SAFETY: the transaction is live, and this thread's alone.
-                unsafe { commit(api, txn, trees, start_ts, writes) }.and_then(|commit_ts| {
+                let done = unsafe { commit(api, txn, trees, start_ts, what.writes, what.fed) };
+                done.and_then(|commit_ts| {
+                    let (noted, removed) = (what.noted, what.removed);
                     // SAFETY: as above.
                     unsafe { settle(api, txn, trees.notify, commit_ts, noted, removed) }
                 })
@@ -413,7 +473,7 @@ impl Commits {
         // the GIL back takes milliseconds if other threads compute. The turn keeps other processes
         // from writing, and the lock that the caller holds the threads of this one: nobody who
         // needs the GIL has LMDB's own lock.
-        let free = match !shared.synced && writes.len() < MANY {
+        let free = match !shared.synced && what.writes.len() < MANY {
             true => Turn::free(turn),
             false => None,
         };
@@ -475,7 +535,8 @@ impl Commits {
         py: Python<'_>,
         start_ts: u64,
         writes: &[Write],
-        feeds: u64,
+        as_of: u64,
+        fed: &[Table],
     ) -> PyResult<Option<u64>> {
         let reads = self.reads.get();
         let Some((gate, turn)) = reads.gate(py) else {
@@ -489,7 +550,13 @@ impl Commits {
         {
             return Ok(None);
         }
-        let outcome = reads.busy(py, || self.run(py, turn, start_ts, writes, &[], &[], feeds));
+        let what = What {
+            writes,
+            noted: &[],
+            removed: &[],
+            fed,
+        };
+        let outcome = reads.busy(py, || self.run(py, turn, start_ts, what, as_of));
         gate.release.bind(py).call0()?;
         if waiting()? {
             let promote = gate.promote.bind(py);

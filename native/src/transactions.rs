@@ -17,7 +17,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PySet, PyTuple};
 use crate::active::ActiveSnapshots;
 use crate::cells::{DELETE, INLINE_BYTES, PUT};
 use crate::columns::{Calls, Column};
-use crate::commit::Write;
+use crate::commit::{Write, with_feeds};
 use crate::environment::Gil;
 use crate::held::{Held, forks};
 use crate::python::{self, Once, intern};
@@ -476,16 +476,6 @@ impl TransactionBase {
             return Ok(None);
         };
         let known = feeds.getattr(intern!(py, "known"))?;
-        if known.is_truthy()? {
-            let prefix = |write: &Write| write.key.get(..2).map(<[u8]>::to_vec);
-            let mut prefixes: Vec<_> = base.own.get(py).writes.iter().map(prefix).collect();
-            prefixes.dedup();
-            for prefix in prefixes.into_iter().flatten() {
-                if known.contains(PyBytes::new(py, &prefix))? {
-                    return Ok(None);
-                }
-            }
-        }
         // Taken, so that nothing else has the writes while they are read without the GIL.
         let own = std::mem::take(&mut *base.own.edit(py));
         if own.in_python.is_some() {
@@ -495,10 +485,9 @@ impl TransactionBase {
         let trying = intern!(py, "has tried to commit and failed");
         base.set_used_up(py, Some(trying.clone().into_any().unbind()));
         let start_ts = base.start_ts.get(py);
-        let outcome = calls
-            .commits
-            .get()
-            .at_once(py, start_ts, &own.writes, as_of);
+        let commits = calls.commits.get();
+        let outcome = with_feeds(&own.writes, &known)
+            .and_then(|fed| commits.at_once(py, start_ts, &own.writes, as_of, &fed));
         let Ok(None) = outcome else {
             base.end(py)?;
             let commit_ts = outcome?;

@@ -126,7 +126,7 @@ class Commits:
     def __init__(
         self,
         reads: Reads,
-        trees: tuple[int, int, int],
+        trees: tuple[int, int, int, int],
         shared: memoryview[int],
         prefixes: dict[str, bytes],
     ) -> None: ...
@@ -137,7 +137,8 @@ class Commits:
         writes: Sequence[OneStepWrite],
         noted: Sequence[bytes],
         removed: Sequence[bytes],
-        feeds: int,
+        as_of: int,
+        feeds: frozenset[bytes],
     ) -> int | tuple[int, tuple[int, bytes] | None, int] | None: ...
 
 def states(
@@ -145,10 +146,11 @@ def states(
 ) -> list[CellState] | None: ...
 def commit_cells(
     txn: Transaction,
-    trees: tuple[int, int, int],
+    trees: tuple[int, int, int, int],
     start_ts: int,
     writes: Sequence[OneStepWrite],
     prefixes: dict[str, bytes],
+    feeds: frozenset[bytes],
 ) -> int | tuple[int, tuple[int, bytes] | None, int] | None: ...
 def scan(
     txn: Transaction,

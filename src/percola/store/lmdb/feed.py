@@ -14,7 +14,7 @@ rolled back or its process killed, the list is merely read once more.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from percola.cells import SYSTEM_MARK, Cell, Kind, Op
@@ -84,15 +84,6 @@ class Feeds:
             self.known = frozenset(found)
             self.as_of = self._view[1]
         return self.known
-
-    def none_as_of(self, prefixes: Iterable[bytes]) -> int | None:
-        """The number of the list as of which none of these tables keeps one; None: ask `current`.
-
-        A write transaction that finds the list of this number in force need not list anything.
-        """
-        as_of = self.as_of
-        known = self.known
-        return as_of if as_of >= 0 and not (known and known.intersection(prefixes)) else None
 
     def list_commit(
         self,

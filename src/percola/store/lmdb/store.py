@@ -120,7 +120,7 @@ class LmdbStore(OneStepStore):
             if (native := self._environment.native) is not None:
                 reads = self._environment.reads
                 assert reads is not None
-                trees = _CELLS, _DATA, _NOTIFY
+                trees = _CELLS, _DATA, _NOTIFY, _CHANGES
                 view, prefixes = self._safe_point.view, self._keys.prefixes
                 self._commits = native.Commits(reads, trees, view, prefixes)
                 self._drawn = reads.last_drawn(self._last_drawn)
@@ -201,13 +201,14 @@ class LmdbStore(OneStepStore):
             if write[0][0] not in prefixes:
                 self._keys.prefix(write[0][0])  # Raises UnknownTableError, or knows it from now on.
         commits = self._commits
-        feeds_as_of = self._feeds.none_as_of(prefixes[write[0][0]] for write in writes)
+        as_of = self._feeds.as_of  # Before the list: see `Feeds.current`.
+        feeds = self._feeds.known
         plain = not deletes or all(kind is Kind.NOTIFY for kind, _, _ in deletes)
-        if commits is not None and feeds_as_of is not None and plain:
+        if commits is not None and as_of >= 0 and plain:
             noted = [self._key(*cell) for cell in notifications]
             removed = [self._key(*cell) + suffix(kind, ts) for kind, cell, ts in deletes]
             found = self._environment.write_at_once(
-                commits.commit, start_ts, writes, noted, removed, feeds_as_of
+                commits.commit, start_ts, writes, noted, removed, as_of, feeds
             )
             if found is not None:
                 return found if found.__class__ is int else self._conflict(writes, found)
@@ -226,9 +227,6 @@ class LmdbStore(OneStepStore):
                     txn.put(self._key(*cell) + commit_ts, b"", db=notify)
                 for kind, cell, ts in deletes:
                     self._delete(txn, kind, self._key(*cell), ts)
-            if feeds := self._feeds.current(txn):
-                keys = [self._key(*cell) for cell, _, _, _ in writes]
-                self._feeds.list_commit(txn, feeds, writes, keys, outcome.to_bytes(8, "big"))
             return outcome
 
         return self._environment.write(commit)
@@ -239,8 +237,9 @@ class LmdbStore(OneStepStore):
         """See `_commit_cells`."""
         native, databases = self._environment.native, self._environment.databases
         assert native is not None
-        trees = databases[_CELLS], databases[_DATA], databases[_NOTIFY]
-        found = native.commit_cells(txn, trees, start_ts, writes, self._keys.prefixes)
+        trees = databases[_CELLS], databases[_DATA], databases[_NOTIFY], databases[_CHANGES]
+        feeds = self._feeds.current(txn)
+        found = native.commit_cells(txn, trees, start_ts, writes, self._keys.prefixes, feeds)
         if found.__class__ is int:
             return found
         if found is None:
@@ -254,7 +253,7 @@ class LmdbStore(OneStepStore):
     def _commit_cells(
         self, txn: Txn, start_ts: int, writes: Sequence[OneStepWrite]
     ) -> int | OneStepConflict:
-        """Check the cells, draw a commit_ts, and put records, long values and notify entries."""
+        """Check the cells, draw a commit_ts, and put records, long values and other entries."""
         keys = [self._key(table, row, column) for (table, row, column), _, _, _ in writes]
         databases = self._environment.databases
         cells = databases[_CELLS]
@@ -289,6 +288,8 @@ class LmdbStore(OneStepStore):
             txn.put(key + inverted, record, db=cells)
             if observed:
                 txn.put(key + plain, b"", db=databases[_NOTIFY])
+        if feeds := self._feeds.current(txn):
+            self._feeds.list_commit(txn, feeds, writes, keys, plain)
         return commit_ts
 
     def _advance(self, txn: Txn, count: int) -> int:
