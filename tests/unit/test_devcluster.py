@@ -90,6 +90,13 @@ def test_a_row_of_ports_in_which_one_is_taken_is_passed_over(tmp_path: Path) -> 
     assert settings.choose_ports(tmp_path) == first
 
 
+def test_ports_are_free_at_the_address_on_which_the_cluster_listens(tmp_path: Path) -> None:
+    first = Cluster(tmp_path, host="127.0.0.2").layout.first_port
+    with socket.create_server(("127.0.0.2", first + 7)):
+        other = Cluster(tmp_path, host="127.0.0.2").layout.first_port
+        assert not 0 <= first + 7 - other < PORTS
+
+
 def test_no_free_row_of_ports_is_said(tmp_path: Path) -> None:
     first = settings.choose_ports(tmp_path)
     with listening(first), pytest.raises(ClusterError, match=r"no 56 free ports.*ss -ltnp"):

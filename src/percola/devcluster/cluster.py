@@ -474,7 +474,9 @@ def _layout(folder: Path, wanted: Mapping[str, Any]) -> Layout:
     if kept is None:
         usual = {"region_servers": 3, "data_nodes": 3}
         if "first_port" not in said:
-            usual["first_port"] = settings.choose_ports(folder)
+            usual["first_port"] = settings.choose_ports(
+                folder, host=said.get("host", settings.HOST)
+            )
         return Layout(**(usual | said))
     for name, value in said.items():
         if getattr(kept, name) != value:

@@ -278,16 +278,20 @@ def becomes_free(port: int, seconds: float = 1.0, host: str = HOST) -> bool:
     return free
 
 
-def choose_ports(folder: Path, firsts: range = FIRST_PORTS) -> int:
+def choose_ports(folder: Path, firsts: range = FIRST_PORTS, host: str = HOST) -> int:
     """The first of a row of free ports; the same for the same folder, if they are free.
+
+    What is wrong with a `host` that is not this machine's is not said here.
 
     Raises:
         ClusterError: there is no such row.
     """
     start = zlib.crc32(os.fsencode(folder)) % len(firsts)
     rows: list[int] = [*firsts[start:], *firsts[:start]]
+    if not is_free(0, host):
+        host = HOST
     for first in rows:
-        if all(is_free(port) for port in range(first, first + PORTS)):
+        if all(is_free(port, host) for port in range(first, first + PORTS)):
             return first
     raise ClusterError(
         f"There are no {PORTS} free ports in a row between {firsts.start} and {firsts.stop}: end "
