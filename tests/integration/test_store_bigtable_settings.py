@@ -292,6 +292,19 @@ def test_of_a_row_that_is_too_long_nobody_is_told_to_change_the_profile_or_drop_
         assert "profile" not in str(caught.value)
 
 
+def test_what_a_quota_forbids_is_said_of_the_quota_and_not_of_a_server_that_is_silent() -> None:
+    said = "Quota exceeded for quota metric 'Table Admin requests'"
+    full = (grpc.StatusCode.RESOURCE_EXHAUSTED, said)
+    with StandIn({DATA + "ReadRows": full, TABLE_ADMIN + "GetTable": full}) as server:
+        store = asking(server)
+        store._known.add("t")
+        for act in (lambda: store.read([CELL], 5), lambda: store.create_tables(["u"])):
+            with pytest.raises(StoreError, match=r"no more at the moment.*'Table Admin") as caught:
+                act()
+            assert "quota raised" in str(caught.value)
+            assert "does not answer" not in str(caught.value)
+
+
 @pytest.mark.parametrize("status", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL])
 def test_what_is_not_known_to_be_refused_is_an_unknown_outcome(status: grpc.StatusCode) -> None:
     with StandIn({DATA + "CheckAndMutateRow": status}) as server:

@@ -374,9 +374,13 @@ class Tries(Retries):
         if error.code() in _REFUSED:
             raise calls.refusal(error, self._what, table) from error
         if not self.wait():
+            told, advice = "does not answer", ""
+            if error.code() is _Code.RESOURCE_EXHAUSTED:
+                told = "permits no more at the moment"
+                advice = " Have the project's quota raised, which the Google Cloud console shows."
             raise StoreError(
-                f"{calls.place} does not answer: {self._what} was tried for "
-                f"{calls.timeout_seconds:g} s ({_reason(error)})."
+                f"{calls.place} {told}: {self._what} was tried for {calls.timeout_seconds:g} s "
+                f"({_reason(error)}).{advice}"
             ) from error
 
 
