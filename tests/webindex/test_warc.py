@@ -19,7 +19,8 @@ from fastwarc.stream_io import ZstdWriter
 from warc_files import DATE, HTML, Crawl, captures, only, packed, page, pages, rejections, revisits
 
 from webindex.crawl.warc import Capture, Rejected, Rejection, Revisit, read_captures
-from webindex.page.pages import parse
+from webindex.load.transaction import describe
+from webindex.page.pages import parse, parse_capture
 
 # --- what a capture holds ------------------------------------------------------------------------
 
@@ -294,6 +295,20 @@ def test_a_crawler_that_cut_a_body_off_is_believed(saved) -> None:
     crawl.add("https://example.org/3", page(3), http=[*HTML, ("Content-Length", str(len(page(3))))])
     found = captures(read_captures(saved(crawl.data)))
     assert [capture.truncated for capture in found] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    "said", ["html", "text", '"text/html"', "charset=utf-8", "*/*", "application/unknown"]
+)
+def test_html_is_recognised_where_the_server_named_what_is_no_type(saved, said: str) -> None:
+    http = [("Content-Type", f"{said}; charset=windows-1251")]
+    crawl = Crawl().add("https://example.org/1", "<title>чай</title>".encode("cp1251"), http=http)
+    crawl.add("https://example.org/2", b"{}", http=http)
+    found, other = read_captures(saved(crawl.data))
+    assert isinstance(found, Capture) and found.content_type == "text/html"
+    assert isinstance(other, Rejected) and other.reason is Rejection.NOT_A_PAGE
+    capture = describe(found, found.url, "crawl.warc")
+    assert parse_capture(capture, found.body).title == "чай"
 
 
 @pytest.mark.parametrize("start", [b"\n<!DOCTYPE html><p>", b"<!-- saved -->", b"<H1 id=a>"])

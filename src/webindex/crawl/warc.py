@@ -75,6 +75,10 @@ _ROOM_FOR_HEADERS = 256 << 10
 _HTML = {"text/html", "application/xhtml+xml"}
 _XML = {"text/xml", "application/xml"}
 _PAGES = _HTML | _XML | {"text/plain"}
+# What is no type ("html"), or names none, is as if there were no header, as in browsers (MIME
+# Sniffing, §4.4 and §7).
+_TYPE = re.compile(r"[\w!#$%&'*+.^`|~-]+/[\w!#$%&'*+.^`|~-]+", re.ASCII)
+_UNKNOWN = {"unknown/unknown", "application/unknown", "*/*"}
 # In a record of which more is read than of others.
 _MAYBE_PDF = re.compile(rb"application/(?:x-)?pdf\b|\r?\n\r?\n%PDF-", re.IGNORECASE)
 _PDF = {PDF, "application/x-pdf"}
@@ -455,7 +459,7 @@ def _capture(
                 raise _UnusableError(Rejection.NOT_A_PAGE, "it is called text/plain, and is binary")
             if content_type is None:
                 if not _SNIFFED_HTML.match(body):
-                    raise _UnusableError(Rejection.NOT_A_PAGE, "it has no Content-Type")
+                    raise _UnusableError(Rejection.NOT_A_PAGE, "it has no usable Content-Type")
                 content_type = "text/html"
             if content_type in _PAGES and _OF_FILES.match(body):
                 raise _UnusableError(
@@ -598,9 +602,15 @@ def _header_text(value: bytes) -> str:
 
 
 def _content_type(headers: Mapping[str, str], record: WarcRecord) -> str | None:
-    declared = headers.get("content-type") or record.headers.get("WARC-Identified-Payload-Type")
-    # As `webindex.page.markup.media_type`.
-    return re.split(r"[;,\s]", (declared or "").strip(), maxsplit=1)[0].lower() or None
+    for declared in (
+        headers.get("content-type"),
+        record.headers.get("WARC-Identified-Payload-Type"),
+    ):
+        # As `webindex.page.markup.media_type`.
+        found = re.split(r"[;,\s]", (declared or "").strip(), maxsplit=1)[0].lower()
+        if _TYPE.fullmatch(found) and found not in _UNKNOWN:
+            return found
+    return None
 
 
 def _body(

@@ -46,6 +46,7 @@ from webindex.load.revisits import (
 )
 from webindex.load.sitemaps import load_sitemap
 from webindex.page.link_header import names_canonical
+from webindex.page.markup import media_type
 from webindex.page.pointers import is_respelling
 from webindex.page.urls import BadUrlError, normalise, page_id, page_row
 from webindex.pdf.reading import PDF
@@ -476,7 +477,7 @@ def describe(one: Capture, url: str, file: str) -> dict[str, Any]:
         "url": url,
         "date": date_text(one.date),
         "status": one.status,
-        "content_type": PDF if one.is_pdf else one.headers.get("content-type") or one.content_type,
+        "content_type": _content_type(one),
         "robots": one.headers.get("x-robots-tag"),
         "location": one.headers.get("location") if 300 <= one.status < 400 else None,
         "link": link if link and names_canonical(link) else None,
@@ -490,6 +491,16 @@ def describe(one: Capture, url: str, file: str) -> dict[str, Any]:
         "length": one.length,
         "loaded_ms": time.time_ns() // 1_000_000,
     }
+
+
+def _content_type(one: Capture) -> str | None:
+    """What the header says a page is; behind what it was recognised as, if that is no type."""
+    said = one.headers.get("content-type")
+    if one.is_pdf:
+        return PDF
+    if said and one.status < 300 and media_type(said) not in ("", one.content_type):
+        return f"{one.content_type}; {said}"
+    return said or one.content_type
 
 
 def last_seen(capture: Mapping[str, Any], revisited: Mapping[str, Any] | None) -> str:
