@@ -63,6 +63,11 @@ def test_what_a_head_has_of_the_body_does_not_end_what_directs_robots(before: st
     assert page.title == "Tea" and page.text.startswith("green")
 
 
+def test_of_two_titles_of_a_head_the_first_one_counts() -> None:
+    for between in ("", "<div></div>"):
+        assert read(f"<title>Tea</title>{between}<title>Water</title>").title == "Tea"
+
+
 def test_a_head_behind_several_byte_order_marks_is_one() -> None:
     body = b"\xef\xbb\xbf" * 3 + b"<!DOCTYPE html><meta name=robots content=noindex><p>green tea"
     found = parse(body, "https://shop.example.org/", "text/html")

@@ -95,7 +95,7 @@ _END_OF_HEAD = re.compile(r"(?P<head></head\b)|<body\b", re.IGNORECASE)
 _FOR_HEAD = re.compile(
     r"<!--.*?(?:-->|\Z)"
     r"|<(script|style|template|noframes|noscript|textarea|svg)\b.*?(?:</\1\b|\Z)"
-    r"|(?P<for><(?:meta|link)\b[^>]*+>|<title\b[^>]*+>[^<]*+</title\s*+>)",
+    r"|(?P<for><(?:meta|link)\b[^>]*+>|(?P<title><title\b[^>]*+>[^<]*+</title\s*+>))",
     re.IGNORECASE | re.DOTALL,
 )
 _TAG = re.compile(r"<(/?)([a-zA-Z][^\s/>]*)[^>]*>?")
@@ -184,8 +184,9 @@ def with_whole_head(markup: str) -> str:
     that was inserted: the title, metadata and links behind it, up to where the head ends as it is
     written, are put before everything else.
     """
-    kept, done, at = [], 0, len(markup)
+    kept, done, at, titled = [], 0, len(markup), False
     for token in _OF_HEAD.finditer(markup):
+        titled = titled or (token[1] or "").lower() == "title"
         if token["end"] is not None:
             at = token.start()
             break
@@ -198,7 +199,7 @@ def with_whole_head(markup: str) -> str:
     moved = []
     if end is not None and end["head"] is not None:
         for token in _FOR_HEAD.finditer(markup, at, end.start()):
-            if token["for"] is not None:
+            if token["for"] is not None and not (titled and token["title"] is not None):
                 moved.append(token["for"])
                 kept.append(markup[done : token.start()])
                 done = token.end()
