@@ -191,6 +191,17 @@ def test_what_tabs_show_is_text_and_the_tabs_of_a_site_are_not() -> None:
     assert pages_of[0].text_hash != pages_of[1].text_hash
 
 
+def test_a_heading_that_unfolds_a_text_is_text_and_a_button_beside_a_heading_is_not() -> None:
+    around = "<p>Green tea is made from leaves that are heated soon after the harvest.</p>" * 4
+    unfolding = (
+        "<h3>\n<button aria-expanded=false>How long?</button><!-- x --></h3><p>Two minutes.</p>"
+    )
+    page = read(
+        body=f"<main>{around}{unfolding}<h3>Water <button>Copy</button></h3>{around}</main>"
+    )
+    assert "harvest. How long? Two minutes. Water Green" in page.text
+
+
 @pytest.mark.parametrize(
     ("markup", "text"),
     [

@@ -105,6 +105,7 @@ _LONGEST_READING: Final = 100
 """Characters of what stands above a word to say how it is read."""
 
 _HEADINGS: Final = ("h1", "h2", "h3", "h4", "h5", "h6")
+_UNFOLDING: Final = ", ".join(f"{tag} > button:only-child" for tag in _HEADINGS)
 _BULLETS: Final = ("•", "‣", "⁃")
 # All the text between two tags.
 _LONE: Final = re.compile(r">\s*+((?:[^<&\s]|&#?\w{1,31};){1,2})(?=\s*+<)")
@@ -436,6 +437,7 @@ def _without_surroundings(tree: LexborHTMLParser) -> str | None:
     for node in navigation:
         node.decompose()
     removed |= _unwrap_figures(tree)
+    removed |= _unwrap_buttons(tree)
     removed |= _remove_named(tree, but="toc")
     removed |= _unwrap_lists(tree)
     return tree.html if removed or navigation else None
@@ -583,6 +585,19 @@ def _unwrap_figures(tree: LexborHTMLParser) -> bool:
             above = above.parent
         if above is not None and above.tag == "figure":  # Another one in it may have replaced it.
             above.unwrap()
+    return bool(found)
+
+
+def _unwrap_buttons(tree: LexborHTMLParser) -> bool:
+    """Replace buttons that are all of a heading by their text; whether there were any.
+
+    Who presses one unfolds what is below, as the answer to a question. The extraction of text
+    leaves buttons out.
+    """
+    found = tree.css(_UNFOLDING)
+    for node in found:
+        if node.parent is not None and collapse(node.parent.text()) == collapse(node.text()):
+            node.unwrap()
     return bool(found)
 
 
