@@ -149,6 +149,9 @@ FILE = "<!DOCTYPE urlset [<!ENTITY a SYSTEM 'file:///etc/passwd'>"
         (xml(A, B)[:-30], [A]),
         (xml(A, "https://elsewhere.example/", "ftp://site.example/", "not a URL", B), [A, B]),
         (xml(f"{SITE}/{'x' * 5000}", A), [A]),
+        # A prefix without a declaration.
+        (xml(A, B).replace(b"</loc>", b"</loc><i:image><i:loc>x</i:loc></i:image>"), [A, B]),
+        (b"<s:urlset><s:url><s:loc>%s</s:loc></s:url></s:urlset>" % A.encode(), [A]),
         (b"<urlset>" + b"<a>" * 100_000, []),
         (xml(A).replace(b"urlset", b"rss"), []),
         (gunzipped(gzip.compress(xml(A) + b" " * (8 << 20))), [A]),

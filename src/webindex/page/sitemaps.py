@@ -78,7 +78,7 @@ class _Reader:
         self._found: dict[str, str] = {}
 
     def start(self, name: str, _: Any) -> None:
-        self._path.append(name.rpartition(" ")[2])
+        self._path.append(name.rpartition(":")[2])
         self._text, self._length = [], 0
         if self._path[0] not in ("urlset", "sitemapindex") or len(self._path) > _DEEPEST:
             raise _EndError
@@ -105,7 +105,8 @@ class _Reader:
 
 def _entries(body: bytes) -> list[tuple[str, str]]:
     reader = _Reader()
-    parser = expat.ParserCreate(namespace_separator=" ")
+    # Without namespaces: a prefix that is not declared, as of images, would be damage.
+    parser = expat.ParserCreate()
     parser.buffer_text = True
     parser.StartElementHandler = reader.start
     parser.EndElementHandler = reader.end
