@@ -1,8 +1,8 @@
 """A small application whose every cell can be told in advance: accounts, orders and their sums.
 
-    bank     balance   the balances of three accounts: their sum never changes
+    bank     balance   the balances of three accounts: their sum never changes; with a feed
              note      a value too long to stand in a write record
-    orders   amount    observed; written once, never changed
+    orders   amount    observed; written once, never changed; with a feed
              booked    how many runs of the observer `book` have committed: exactly one
     sums     total     what all orders of a customer come to
              changed   weak, on the row `all`: some total has changed
@@ -24,10 +24,10 @@ from percola.cells import MAX_TS, SYSTEM_MARK, Cell, Kind, Op, ack_column, decod
 from percola.maintenance.check import Severity, check
 from percola.store.walks import scan_writes, walk_kind
 
-bank: Final = Table("bank")
+bank: Final = Table("bank", feed=True)
 balance: Final = bank.column("balance", int)
 note: Final = bank.column("note", bytes)
-orders: Final = Table("orders")
+orders: Final = Table("orders", feed=True)
 amount: Final = orders.column("amount", int, observed=True)
 booked: Final = orders.column("booked", int)
 sums: Final = Table("sums")
