@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import logging
 import os
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -17,16 +20,18 @@ from typing import Any
 import httpx
 import pytest
 from holders import Holder
+from http_served import running
 from serve_client import TOKEN, Served, served, words
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 from stores import DEADLINE, Ground, ScriptedClock, at_work
 
 import percola
 from percola import DATE, Repository, Table, Transaction, Worker, inspection, observer
 from percola.cells import Cell, Kind
 from percola.observers import survey as surveying
-from percola.serve import HEADERS, Sample, Sampler, sampler, since
+from percola.serve import HEADERS, Sample, Sampler, listening, sampler, since
 from percola.serve.actions import encode_letter
 from percola.serve.app import MAX_FORM
 from percola.serve.login import Login
@@ -610,3 +615,40 @@ def test_the_end_does_not_wait_for_a_store_that_does_not_answer(
     answered.set()
     one._thread.join(DEADLINE)
     assert not (one._thread.is_alive() or caplog.records)
+
+
+# --- Connections ------------------------------------------------------------------------------
+
+
+def _connected(client: httpx.Client) -> socket.socket:
+    """A connection to the server that a client asks."""
+    return socket.create_connection((client.base_url.host, client.base_url.port), timeout=60)
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET / HTTP/1.1\r\nHost: 127"])
+def test_a_connection_that_sends_no_request_is_closed_and_one_that_waits_for_an_answer_is_not(
+    begun: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listening, "PATIENCE", 0.05)
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.sleep(10 * listening.PATIENCE)
+        await Response("here")(scope, receive, send)
+
+    with running(slow) as client, _connected(client) as silent:
+        silent.sendall(begun)
+        assert client.get("/").text == "here"
+        assert silent.recv(1) == b""
+
+
+def test_connections_beyond_the_most_are_closed_at_once_and_others_are_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(listening, "MOST_CONNECTIONS", 2)
+    with running(Response("here")) as client:
+        with _connected(client) as first, _connected(client), _connected(client) as third:
+            with suppress(ConnectionResetError):
+                assert third.recv(1) == b""
+            first.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+            assert first.recv(12) == b"HTTP/1.1 200"
+        assert client.get("/").text == "here"

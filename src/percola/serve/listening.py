@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
+import resource
 import signal
 import socket
 import ssl
@@ -13,12 +14,24 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any, Final
 
 import uvicorn
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from percola.errors import UsageError
+
+PATIENCE: Final = 20.0
+"""Seconds for which a connection may send no request, or part of one."""
+
+MOST_CONNECTIONS: Final = 1_000
+"""Connections at a time, where a process may have four times as many files open, or more."""
+
+_BACKLOG: Final = 128
+
+_Protocol: Any = AutoHTTPProtocol
 
 
 class ServeError(UsageError):
@@ -56,9 +69,13 @@ def make_server(
                 f"The certificate {tls_cert} and the key {tls_key} cannot be used ({why}): TLS "
                 "takes a chain and its key, in PEM, the key without a password."
             ) from error
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return uvicorn.Server(
         uvicorn.Config(
             _ending_quietly(app),
+            http=_bounded(min(MOST_CONNECTIONS, files // 4)),
+            # So many more may be accepted before the first of them is counted.
+            backlog=min(_BACKLOG, files // 8),
             log_config=None,
             access_log=False,
             server_header=False,
@@ -71,6 +88,37 @@ def make_server(
             ssl_keyfile=tls_key,
         )
     )
+
+
+def _bounded(most: int) -> type[asyncio.Protocol]:
+    """Connections of which there are at most so many, and none that sends no request.
+
+    Otherwise some that say nothing use up the files of the process: it then answers nobody, and
+    asyncio logs that without end.
+    """
+
+    class Connection(_Protocol):  # type: ignore[misc]
+        def connection_made(self, transport: asyncio.Transport) -> None:
+            super().connection_made(transport)
+            self._seen: Any = None
+            self._look = asyncio.get_running_loop().call_later(PATIENCE, self._has_asked)
+            if len(self.connections) > most:
+                transport.abort()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._look.cancel()
+            super().connection_lost(exc)
+
+        def _has_asked(self) -> None:
+            """Close the connection unless there is a request, or was one since the last look."""
+            last = self.cycle
+            if last is self._seen and (last is None or last.response_complete):
+                self.transport.close()
+                return
+            self._seen = last
+            self._look = asyncio.get_running_loop().call_later(PATIENCE, self._has_asked)
+
+    return Connection
 
 
 def _ending_quietly(app: ASGIApp) -> ASGIApp:
