@@ -23,7 +23,7 @@ from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from percola.errors import UsageError
 
-PATIENCE: Final = 20.0
+REQUEST_TIMEOUT: Final = 20.0
 """Seconds for which a connection may send no request, or part of one."""
 
 MOST_CONNECTIONS: Final = 1_000
@@ -101,7 +101,7 @@ def _bounded(most: int) -> type[asyncio.Protocol]:
         def connection_made(self, transport: asyncio.Transport) -> None:
             super().connection_made(transport)
             self._seen: Any = None
-            self._look = asyncio.get_running_loop().call_later(PATIENCE, self._has_asked)
+            self._look = asyncio.get_running_loop().call_later(REQUEST_TIMEOUT, self._has_asked)
             if len(self.connections) > most:
                 transport.abort()
 
@@ -116,7 +116,7 @@ def _bounded(most: int) -> type[asyncio.Protocol]:
                 self.transport.close()
                 return
             self._seen = last
-            self._look = asyncio.get_running_loop().call_later(PATIENCE, self._has_asked)
+            self._look = asyncio.get_running_loop().call_later(REQUEST_TIMEOUT, self._has_asked)
 
     return Connection
 
