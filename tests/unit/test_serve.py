@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import logging
@@ -23,6 +24,7 @@ from http_served import running
 from serve_client import TOKEN, Served, served, words
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 from stores import DEADLINE, Ground, ScriptedClock, at_work
 
 import percola
@@ -631,6 +633,34 @@ def test_a_connection_that_sends_no_request_is_closed(
     with running(Response("here")) as client, _connected(client) as silent:
         silent.sendall(begun)
         assert silent.recv(1) == b""
+        assert client.get("/").text == "here"
+
+
+def test_a_connection_that_waits_for_its_answer_is_kept_however_long_that_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: list[object] = []
+    bounded = listening._bounded
+
+    def counting(most: int) -> Any:
+        kind: Any = bounded(most)
+
+        class Counting(kind):  # type: ignore[misc]
+            def _has_asked(self) -> None:
+                looks.append(self)
+                super()._has_asked()
+
+        return Counting
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http"  # Not the server's own start.
+        while len(looks) < 5:
+            await asyncio.sleep(0)
+        await Response("here")(scope, receive, send)
+
+    monkeypatch.setattr(listening, "REQUEST_TIMEOUT", 0.02)
+    monkeypatch.setattr(listening, "_bounded", counting)
+    with running(slow) as client:
         assert client.get("/").text == "here"
 
 
