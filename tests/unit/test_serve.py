@@ -640,6 +640,7 @@ def test_a_connection_that_waits_for_its_answer_is_kept_however_long_that_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looks: list[object] = []
+    looked = asyncio.Event()
     bounded = listening._bounded
 
     def counting(most: int) -> Any:
@@ -649,13 +650,14 @@ def test_a_connection_that_waits_for_its_answer_is_kept_however_long_that_takes(
             def _has_asked(self) -> None:
                 looks.append(self)
                 super()._has_asked()
+                if len(looks) == 5:
+                    looked.set()
 
         return Counting
 
     async def slow(scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http"  # Not the server's own start.
-        while len(looks) < 5:
-            await asyncio.sleep(0)
+        await looked.wait()
         await Response("here")(scope, receive, send)
 
     monkeypatch.setattr(listening, "REQUEST_TIMEOUT", 0.02)
