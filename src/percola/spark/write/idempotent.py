@@ -209,7 +209,7 @@ class MarkedPartition:
         writes = dict(cells)
         if clears:
             there = t.get_row(self._table, row)
-            writes = {column.key: None for column, _ in there.items()} | writes
+            writes = {column.key: None for column, _ in there._all_items()} | writes
             cells = (Cell(self._table.name, key, name) for name in writes)
             check_deletable(cells, self._table.shown)
         for name, raw in writes.items():
