@@ -7,6 +7,10 @@ use std::ffi::c_int;
 
 use crate::lmdb::{self, Api, Dbi, KEY_BYTES, Val};
 
+/// Bytes of a key before its row: the table.
+pub const TABLE: usize = 2;
+/// What Percola's own columns begin with.
+pub const SYSTEM: u8 = b'@';
 pub const TOP: u64 = u64::MAX;
 pub const MAX_TS: u64 = (1 << 63) - 1;
 /// Bytes of a write record before its value.
@@ -69,6 +73,12 @@ impl Key {
             })
         })
     }
+}
+
+/// Where the column begins in a key.
+pub fn column_at(key: &[u8]) -> Option<usize> {
+    let mut pairs = key.windows(2).skip(TABLE);
+    Some(pairs.position(|pair| pair == b"\0\x01")? + TABLE + 2)
 }
 
 pub fn number(bytes: &[u8]) -> Option<u64> {

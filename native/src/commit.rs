@@ -13,8 +13,8 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyList, PyString, PyTuple};
 
 use crate::cells::{
-    CHANGE, DELETE, HEADER, INLINE, INLINE_BYTES, Key, LAST_CHANGE, LOCK, MAX_TS, PUT, Place, TOP,
-    newest_change, number,
+    CHANGE, DELETE, HEADER, INLINE, INLINE_BYTES, Key, LAST_CHANGE, LOCK, MAX_TS, PUT, Place,
+    SYSTEM, TABLE, TOP, column_at, newest_change, number,
 };
 use crate::environment::{Sent, Transaction};
 use crate::lmdb::{self, Api, Dbi, Val};
@@ -22,8 +22,6 @@ use crate::python::{self, intern};
 use crate::reads::Reads;
 
 const SILENT: u64 = 1 << 63;
-/// What the names of Percola's own columns begin with.
-const SYSTEM_MARK: u8 = b'@';
 /// Cells from which on they are written without the GIL.
 const MANY: usize = 32;
 /// How long to try for the turn before Python waits for it.
@@ -113,10 +111,10 @@ struct Trees {
 }
 
 /// What the keys of a table begin with.
-type Table = [u8; 2];
+type Table = [u8; TABLE];
 
 fn table_of(key: &[u8]) -> Option<Table> {
-    key.get(..2)?.try_into().ok()
+    key.get(..TABLE)?.try_into().ok()
 }
 
 /// Those of the tables of some writes that are in a set of Python's: the ones that keep a feed.
@@ -137,8 +135,7 @@ pub fn with_feeds(writes: &[Write], known: &Bound<'_, PyAny>) -> PyResult<Vec<Ta
 
 /// Whether a cell is in one of Percola's own columns.
 fn is_own(key: &[u8]) -> bool {
-    let end = key.windows(2).skip(2).position(|two| two == b"\0\x01");
-    end.is_some_and(|at| key.get(at + 4) == Some(&SYSTEM_MARK))
+    column_at(key).is_some_and(|at| key.get(at) == Some(&SYSTEM))
 }
 
 /// Checks all cells, draws a commit_ts and puts records, long values and notify entries, and
@@ -245,8 +242,7 @@ unsafe fn commit(
         let table = table_of(&write.key).filter(|table| fed.contains(table));
         if let Some(table) = table.filter(|_| write.op != LOCK && !is_own(&write.key)) {
             let mut change = Key::new();
-            if !(change.add(&table) && change.add(&plain) && change.add(&write.key[table.len()..]))
-            {
+            if !(change.add(&table) && change.add(&plain) && change.add(&write.key[TABLE..])) {
                 return Err(Stopped::Failed("mdb_put", lmdb::BAD_VALSIZE));
             }
             put(trees.changes, change.get(), &[])?;

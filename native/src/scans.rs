@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyList, PyTuple};
 
-use crate::cells::{Place, State, state};
+use crate::cells::{Place, SYSTEM, State, TABLE, column_at, state};
 use crate::environment::{Sent, Transaction};
 use crate::lmdb::{self, Dbi};
 use crate::reads::cell_state;
@@ -24,10 +24,6 @@ const FEW: usize = 64;
 /// Long values of about so many bytes end a scan.
 const LONG_BYTES: usize = 16 << 20;
 const LONG: usize = 256;
-/// Before the row in a key: the table.
-const TABLE: usize = 2;
-/// What Percola's own columns begin with.
-const SYSTEM: u8 = b'@';
 
 /// A range of rows, in a transaction.
 #[derive(Clone, Copy)]
@@ -175,11 +171,7 @@ impl<'a> Walk<'a> {
             }
             passed += 1;
             if self.row.is_empty() || !entry.starts_with(self.row) {
-                let end = entry
-                    .windows(2)
-                    .skip(TABLE)
-                    .position(|pair| pair == b"\0\x01");
-                self.row = &entry[..end.ok_or(Stopped::AskPython)? + TABLE + 2];
+                self.row = &entry[..column_at(entry).ok_or(Stopped::AskPython)?];
                 self.idle = 0;
                 if !taker.begins() {
                     return Ok(Walked::Ended(Some(&self.row[TABLE..self.row.len() - 2])));
