@@ -52,7 +52,7 @@ from percola.errors import (
 )
 from percola.maintenance.copy import HELD, Copied, check_target, copy_repository
 from percola.maintenance.origin import name_of, origin
-from percola.maintenance.pieces import PieceWriter, read_pieces
+from percola.maintenance.pieces import PieceWriter, read_pieces, read_up_to
 from percola.platform.files import PRIVATE_FOLDER, is_full, make_folder, restrict
 from percola.ranges import HERE, Runner
 from percola.repository import Repository
@@ -106,9 +106,7 @@ def read_header(source: IO[bytes]) -> tuple[Backup, bytes]:
 
     Raises DamagedRecordError if it is not a backup, RepositoryVersionError if its version differs.
     """
-    magic = source.read(len(_MAGIC))
-    while len(magic) < len(_MAGIC) and (more := source.read(len(_MAGIC) - len(magic))):
-        magic += more
+    magic = read_up_to(source, len(_MAGIC))
     if magic != _MAGIC:
         if magic.startswith(_MAGIC.rpartition(b" ")[0] + b" ") and magic.endswith(b"\n"):
             raise RepositoryVersionError("The backup was made by another version of Percola.")

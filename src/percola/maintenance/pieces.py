@@ -69,12 +69,17 @@ def read_pieces(stream: IO[bytes], head: bytes, what: str, most: int = 2**32) ->
         raise DamagedRecordError(f"{what} is damaged: it goes on after its end.")
 
 
-def _exactly(stream: IO[bytes], size: int, what: str) -> bytes:
+def read_up_to(stream: IO[bytes], size: int) -> bytes:
+    """So many bytes, or those up to the end: a stream without a buffer may give a part of them."""
     pieces = []
-    while size:
-        piece = stream.read(size)
-        if not piece:
-            raise DamagedRecordError(f"{what} is damaged: it was cut short.")
+    while size and (piece := stream.read(size)):
         pieces.append(piece)
         size -= len(piece)
     return b"".join(pieces)
+
+
+def _exactly(stream: IO[bytes], size: int, what: str) -> bytes:
+    raw = read_up_to(stream, size)
+    if len(raw) < size:
+        raise DamagedRecordError(f"{what} is damaged: it was cut short.")
+    return raw
