@@ -57,6 +57,9 @@ MAX_COLUMN_BYTES: Final = 112
 RECORD: Final = "applied."
 """Begins the name of a column in which a recipe records what a row has contributed."""
 
+RECORD_KEY: Final = RECORD.encode()
+"""The same, of the name as it is stored."""
+
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,47}")
 
 
@@ -73,7 +76,7 @@ def check_name(what: str, name: object) -> str:
 def check_deletable(cells: Iterable[Cell], shown: Callable[[Cell], str]) -> None:
     """Check that a row may be deleted with all of its cells; UsageError if a recipe needs one."""
     for cell in cells:
-        if cell.column.startswith(RECORD.encode()):
+        if cell.column.startswith(RECORD_KEY):
             name = cell.column.decode().removeprefix(RECORD)
             raise UsageError(
                 f"{shown(cell)} records what the row has contributed to {name!r}. Deleted with the "

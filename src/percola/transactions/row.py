@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, Generic, NoReturn, TypeVar, overload
+from typing import Any, Generic, NoReturn, TypeVar, overload
 
 from percola.codecs import V
 from percola.errors import UnknownColumnError, UsageError
-from percola.schema import RECORD, Column, Family, R, Readable, Table
+from percola.schema import RECORD_KEY, Column, Family, R, Readable, Table
 
 D = TypeVar("D")
 
 Columns = Iterable[Column[R, Any] | Family[R, Any]] | None
 """The columns and families of a row that are read; None: all."""
-
-_RECORD: Final = RECORD.encode()
 
 
 class Row(Generic[R]):
@@ -95,7 +93,7 @@ class Row(Generic[R]):
         But for those in which recipes record what the row has contributed: deleted or copied with
         the others, they would leave derived tables wrong. `row[recipe.applied.column]` has one.
         """
-        return self._items(name for name in self._values if not name.startswith(_RECORD))
+        return self._items(name for name in self._values if not name.startswith(RECORD_KEY))
 
     def _all_items(self) -> Iterator[tuple[Column[R, Any], Any]]:
         """Every column and its value, to be shown: also those of recipes."""
