@@ -444,13 +444,19 @@ def test_the_command_says_what_is_wrong_in_a_sentence(folder: Path, java: Path) 
     assert "Error: HDFS could not be formatted: Error: no " in done.err
 
 
-def test_status_lists_what_runs_and_fails_if_something_does_not(java: Path, folder: Path) -> None:
+def one_started(java: Path, folder: Path) -> Cluster:
+    """A cluster of which only ZooKeeper has been started."""
     java.write_text("exec tail -f /dev/null\n")
     cluster = Cluster.small(folder)
     cluster.folder.mkdir()
     cluster.layout.save(folder)
+    cluster.process("zookeeper").start()
+    return cluster
+
+
+def test_status_lists_what_runs_and_fails_if_something_does_not(java: Path, folder: Path) -> None:
+    cluster = one_started(java, folder)
     server = cluster.process("zookeeper")
-    server.start()
     server.stop()
     done = call("dev-cluster", "status", "--folder", folder)
     assert done.code == 1
@@ -469,12 +475,7 @@ def test_status_lists_what_runs_and_fails_if_something_does_not(java: Path, fold
 def test_a_cluster_of_another_user_is_told_when_it_is_to_be_taken_down(
     java: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    java.write_text("exec tail -f /dev/null\n")
-    cluster = Cluster.small(folder)
-    cluster.folder.mkdir()
-    cluster.layout.save(folder)
-    server = cluster.process("zookeeper")
-    server.start()
+    server = one_started(java, folder).process("zookeeper")
 
     def not_permitted(handle: int, number: int) -> None:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
