@@ -56,7 +56,7 @@ SHORTEST_START: Final = 3
 _WORDS_A_START: Final = 16
 
 STARTS: Final = "*"
-"""Ends a word that stands for all words that begin with it. No word has it."""
+"""The last character of a word that stands for all words beginning with it, and of no other."""
 
 Words = Sequence[str]
 """Words side by side; usually one."""
