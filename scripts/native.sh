@@ -24,8 +24,6 @@ mkdir -p "$CARGO_TARGET_DIR"
 if [ "${1:-}" = --check ]; then
   # Parts of Rust's tools that a distribution may leave out.
   cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 || exit 0
-  # Rust of a distribution may come without them.
-  cargo fmt --version >/dev/null 2>&1 && cargo clippy --version >/dev/null 2>&1 || exit 0
   cargo fmt --check --manifest-path native/Cargo.toml
   exec cargo clippy --quiet --release --locked --manifest-path native/Cargo.toml -- --deny warnings
 fi

@@ -3,21 +3,30 @@
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PyString, PyType};
 
 use crate::active::ActiveSnapshots;
 use crate::cells::Key;
 use crate::commit::Commits;
+use crate::environment::Gil;
 use crate::held::{Held, Plain};
 use crate::python::{self, intern};
 use crate::reads::{LastDrawn, Looked, Reads};
+use crate::scans::FewRows;
 
 /// Longer rows are checked by Python: `percola.transactions.snapshot._SURELY_SHORT`.
 const SURELY_SHORT: usize = 96;
+/// For how long anything is read with the GIL. If it takes longer, pages come from the disk, and Python
+/// reads what is left without it.
+pub const SWITCH: Duration = Duration::from_millis(1);
+/// How many ranges are left to Python after one that took longer.
+const UNHURRIED: u32 = 8;
 /// Columns that are known; then all are forgotten.
 const COLUMNS: usize = 1000;
 
@@ -144,6 +153,8 @@ pub struct Calls {
     /// How bytes, text and integers are encoded and decoded.
     codecs: [(Py<PyAny>, Py<PyAny>); 3],
     columns: Held<Columns>,
+    /// How many ranges are left to Python, which reads them without the GIL.
+    unhurried: Gil<u32>,
     pub commits: Py<Commits>,
     /// Has the attributes `as_of` and `known`: `percola.store.lmdb.feed.Feeds`.
     pub feeds: Py<PyAny>,
@@ -183,6 +194,7 @@ impl Calls {
             feeds,
             leases,
             columns: Held::new(Columns::default()),
+            unhurried: Gil::new(0),
         }
     }
 }
@@ -259,6 +271,54 @@ impl Calls {
             decode: decode.unbind(),
             observed,
         }))
+    }
+
+    /// What the keys of a range of rows begin at and end before; None: ask Python.
+    pub fn keys(
+        &self,
+        table: &Bound<'_, PyString>,
+        start: &[u8],
+        end: &[u8],
+    ) -> PyResult<Option<(Key, Key)>> {
+        let Some(prefix) = self.prefixes.bind(table.py()).get_item(table)? else {
+            return Ok(None);
+        };
+        let prefix = prefix.cast::<PyBytes>()?.as_bytes();
+        let (mut first, mut last) = (Key::new(), Key::new());
+        let is_short = first.add(prefix)
+            && first.add_row(start)
+            && match end {
+                // The next table's.
+                [] => prefix
+                    .try_into()
+                    .ok()
+                    .and_then(|number| u16::from_be_bytes(number).checked_add(1))
+                    .is_some_and(|number| last.add(&number.to_be_bytes())),
+                _ => last.add(prefix) && last.add_row(end),
+            };
+        Ok(is_short.then_some((first, last)))
+    }
+
+    /// The first rows between two keys at `ts`; None: ask Python.
+    pub fn few_rows(
+        &self,
+        py: Python<'_>,
+        (first, last): &(Key, Key),
+        columns: Option<&Vec<(PyBackedBytes, bool)>>,
+        ts: u64,
+    ) -> Option<FewRows> {
+        let unhurried = self.unhurried.get(py);
+        if unhurried > 0 {
+            self.unhurried.set(py, unhurried - 1);
+            return None;
+        }
+        let (keys, began) = ((first.get(), last.get()), Instant::now());
+        let reads = self.reads.get();
+        let found = reads.few_rows(py, keys, columns, ts, self.trees, &self.shared);
+        if began.elapsed() > SWITCH {
+            self.unhurried.set(py, UNHURRIED);
+        }
+        found
     }
 
     /// The value of a cell at `ts`; None: ask Python.

@@ -21,7 +21,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     let (major, minor, patch) = lmdb::api(py)?.numbers();
     // To be raised with `percola.store.lmdb.driver` whenever `percola/_native.pyi` changes.
-    module.add("INTERFACE", 2)?;
+    module.add("INTERFACE", 3)?;
     module.add("LMDB_VERSION", format!("{major}.{minor}.{patch}"))?;
     module.add_class::<environment::Environment>()?;
     module.add_class::<environment::Transaction>()?;

@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex};
 use pyo3::buffer::PyBuffer;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyInt, PyList, PyTuple};
 
 use crate::cells::{Key, Place, State, number, state};
@@ -20,6 +21,7 @@ use crate::commit::Gate;
 use crate::environment::{Environment, Hot, Sent, Shared, Transaction, lock};
 use crate::lmdb::{self, Dbi, Val};
 use crate::python;
+use crate::scans::FewRows;
 
 /// Cells of a batch from which on it is read without the GIL.
 const MANY: usize = 32;
@@ -260,10 +262,7 @@ impl Reads {
             else {
                 return Looked::AskPython;
             };
-            // SAFETY: the buffer has at least one aligned integer, which other processes change.
-            let safe_point = unsafe { AtomicU64::from_ptr(safe_point.buf_ptr().cast()) };
-            // After the transaction has begun: see `percola.store.lmdb.safe_point`.
-            if safe_point.load(Ordering::Acquire) > ts {
+            if is_below(safe_point, ts) {
                 return Looked::AskPython;
             }
             if placed(shared, hot, cells) != 0 {
@@ -287,6 +286,35 @@ impl Reads {
         });
         found.unwrap_or(Looked::AskPython)
     }
+}
+
+impl Reads {
+    /// The first rows with keys in [first, last) for a reader at `ts`; see `look` and `FewRows`.
+    pub fn few_rows(
+        &self,
+        py: Python<'_>,
+        keys: (&[u8], &[u8]),
+        columns: Option<&Vec<(PyBackedBytes, bool)>>,
+        ts: u64,
+        trees: (usize, usize),
+        safe_point: &PyBuffer<u64>,
+    ) -> Option<FewRows> {
+        self.hot(py, |shared, databases, hot| {
+            let (&cells, &data) = (databases.get(trees.0)?, databases.get(trees.1)?);
+            if is_below(safe_point, ts) {
+                return None;
+            }
+            FewRows::read(shared, hot, (cells, data), ts, keys, columns)
+        })?
+    }
+}
+
+/// Whether a reader at `ts` is below the safe point. Its transaction has begun: see
+/// `percola.store.lmdb.safe_point`.
+fn is_below(safe_point: &PyBuffer<u64>, ts: u64) -> bool {
+    // SAFETY: the buffer has at least one aligned integer, which other processes change.
+    let safe_point = unsafe { AtomicU64::from_ptr(safe_point.buf_ptr().cast()) };
+    safe_point.load(Ordering::Acquire) > ts
 }
 
 #[pymethods]
@@ -364,7 +392,7 @@ pub fn cell_state<'py>(py: Python<'py>, state: &State<'_>) -> PyResult<Bound<'py
 pub fn states<'py>(
     py: Python<'py>,
     txn: &Transaction,
-    keys: Vec<pyo3::pybacked::PyBackedBytes>,
+    keys: Vec<PyBackedBytes>,
     ts: u64,
     cells: Dbi,
     data: Dbi,

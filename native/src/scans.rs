@@ -9,11 +9,12 @@ use std::ptr::null_mut;
 
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyBytes, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
 use crate::cells::{Place, SYSTEM, State, TABLE, column_at, state};
-use crate::environment::{Sent, Transaction};
+use crate::environment::{Hot, Sent, Shared, Transaction};
 use crate::lmdb::{self, Dbi};
+use crate::python;
 use crate::reads::cell_state;
 
 /// Unwanted cells of a row that are passed one by one before seeking the next wanted one.
@@ -21,6 +22,12 @@ const UNWANTED: usize = 24;
 /// Cells that `scan` passes before it gives up the GIL, which comes back after milliseconds if other
 /// threads compute.
 const FEW: usize = 64;
+/// Cells that `FewRows::read` passes, and bytes that it copies, before it leaves the range to
+/// Python, which gives up the GIL.
+const PASSED: usize = 4 * FEW;
+const COPIED: usize = 1 << 20;
+/// Names of columns of which `FewRows` makes one object.
+const NAMES: usize = 16;
 /// Long values of about so many bytes end a scan.
 const LONG_BYTES: usize = 16 << 20;
 const LONG: usize = 256;
@@ -342,6 +349,142 @@ pub fn scan<'py>(
         list,
         following.map(|row| PyBytes::new(py, &unescaped(row))),
     )))
+}
+
+// --- A few rows, at once ------------------------------------------------------------------
+
+struct Few<'a> {
+    wanted: Wanted<'a>,
+    bytes: usize,
+    is_plain: bool,
+    found: Vec<(&'a [u8], &'a [u8], &'a [u8])>,
+}
+
+impl<'a> Taker<'a> for Few<'a> {
+    fn begins(&mut self) -> bool {
+        self.found.len() < FEW
+    }
+
+    fn place(&self, column: &[u8]) -> Option<usize> {
+        self.wanted.has(column).then_some(0)
+    }
+
+    fn names(&self) -> &[&'a [u8]] {
+        &self.wanted.names
+    }
+
+    fn take(&mut self, row: &'a [u8], column: &'a [u8], _: usize, state: State<'a>) {
+        match state {
+            State::Value(_, value) => {
+                self.bytes += value.len();
+                self.found.push((row, column, value));
+            }
+            _ => self.is_plain = false,
+        }
+    }
+}
+
+/// The first rows of a range, copied: nothing of Python's may run within LMDB's transaction.
+pub struct FewRows {
+    bytes: Vec<u8>,
+    /// The sizes of each cell's row, column and value; no row if it is that of the cell before.
+    cells: Vec<(Option<usize>, usize, usize)>,
+    following: Option<Vec<u8>>,
+}
+
+impl FewRows {
+    /// Some rows from the first one on, within the shared transaction, and where to go on.
+    ///
+    /// None: ask Python, since there is a lock or anything else that is not plain, or there is much to read.
+    pub fn read(
+        shared: &Shared,
+        hot: &Hot,
+        trees: (Dbi, Dbi),
+        ts: u64,
+        keys: (&[u8], &[u8]),
+        columns: Option<&Vec<(PyBackedBytes, bool)>>,
+    ) -> Option<FewRows> {
+        let range = Range {
+            api: shared.api,
+            txn: hot.txn,
+            cells: trees.0,
+            data: trees.1,
+            ts,
+            first: keys.0,
+            last: keys.1,
+        };
+        let mut taker = Few {
+            wanted: Wanted::new(columns),
+            bytes: 0,
+            is_plain: true,
+            found: Vec::new(),
+        };
+        // SAFETY: the transaction has begun, does not write, and ends after this.
+        let walked = unsafe { range.begin() }.and_then(|mut walk| walk.go(&mut taker, PASSED));
+        let Ok(Walked::Ended(following)) = walked else {
+            return None;
+        };
+        if !taker.is_plain || taker.bytes > COPIED {
+            return None;
+        }
+        let mut few = FewRows {
+            bytes: Vec::new(),
+            cells: Vec::with_capacity(taker.found.len()),
+            following: following.map(unescaped),
+        };
+        let mut last_row: Option<&[u8]> = None;
+        for (row, column, value) in taker.found {
+            let before = few.bytes.len();
+            let size = (last_row != Some(row)).then(|| {
+                few.bytes.extend(unescaped(row));
+                few.bytes.len() - before
+            });
+            last_row = Some(row);
+            few.bytes.extend_from_slice(column);
+            few.bytes.extend_from_slice(value);
+            few.cells.push((size, column.len(), value.len()));
+        }
+        Some(few)
+    }
+
+    /// A list of the rows, each with a dictionary of its values, and the row to go on from.
+    #[allow(clippy::type_complexity)]
+    pub fn told<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<(Bound<'py, PyList>, Option<Bound<'py, PyBytes>>)> {
+        let rows = PyList::empty(py);
+        let mut values = PyDict::new(py);
+        let mut names: Vec<Bound<'py, PyBytes>> = Vec::new();
+        let mut left = &self.bytes[..];
+        let mut take = |size: usize| {
+            let (taken, rest) = left.split_at(size);
+            left = rest;
+            taken
+        };
+        for (row, column, value) in &self.cells {
+            if let Some(size) = row {
+                if !rows.is_empty() {
+                    values = PyDict::new(py);
+                }
+                rows.append((PyBytes::new(py, take(*size)), &values))?;
+            }
+            let column = take(*column);
+            let name = match names.iter().find(|name| name.as_bytes() == column) {
+                Some(name) => name.clone(),
+                None => {
+                    let made = PyBytes::new(py, column);
+                    if names.len() < NAMES {
+                        names.push(made.clone());
+                    }
+                    made
+                }
+            };
+            values.set_item(name, python::bytes(py, take(*value))?)?;
+        }
+        let following = self.following.as_ref().map(|row| PyBytes::new(py, row));
+        Ok((rows, following))
+    }
 }
 
 // --- As arrays ----------------------------------------------------------------------------

@@ -7,16 +7,17 @@
 use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use pyo3::exceptions::PyAttributeError;
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyBytes, PyDict, PyList, PySet, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PySet, PyString, PyTuple};
 
 use crate::active::ActiveSnapshots;
-use crate::cells::{DELETE, INLINE_BYTES, PUT};
-use crate::columns::{Calls, Column};
+use crate::cells::{DELETE, INLINE_BYTES, Key, PUT};
+use crate::columns::{Calls, Column, SWITCH};
 use crate::commit::{Write, with_feeds};
 use crate::environment::Gil;
 use crate::held::{Held, forks};
@@ -26,6 +27,10 @@ use crate::python::{self, Once, intern};
 const INDEXED: usize = 8;
 /// Own writes from which on they are Python's.
 const MOST: usize = 10_000;
+/// The most own writes that are compared with a range of rows.
+const COMPARED: usize = 64;
+/// How many cells are read between two looks at the clock.
+const TIMED: usize = 16;
 
 /// A transaction's own writes, which are Python's once it has asked for them.
 #[derive(Default)]
@@ -187,10 +192,14 @@ impl SnapshotBase {
         };
         {
             let own = self.own.get(py);
-            if own.in_python.is_some() {
+            if let Some(writes) = &own.in_python {
+                let writes = writes.bind(py).clone();
                 drop(own);
-                if self.has_writes(py) {
-                    return Ok(None);
+                if !writes.is_empty() {
+                    let row = column.row(py, key.get());
+                    if writes.contains((&column.table, row, &column.name))? {
+                        return Ok(None);
+                    }
                 }
             } else if !own.writes.is_empty()
                 && let Some(at) = own.find(key.get())
@@ -212,6 +221,36 @@ impl SnapshotBase {
             Some(writes) => !writes.bind(py).is_empty(),
             None => !own.writes.is_empty(),
         }
+    }
+
+    /// Whether there may be own writes in a range of rows, whose keys are between two.
+    fn writes_in(
+        &self,
+        table: &Bound<'_, PyString>,
+        (start, end): (&[u8], &[u8]),
+        (first, last): &(Key, Key),
+    ) -> PyResult<bool> {
+        let py = table.py();
+        let own = self.own.get(py);
+        let Some(writes) = &own.in_python else {
+            let is_in =
+                |write: &Write| first.get() <= &write.key[..] && &write.key[..] < last.get();
+            return Ok(own.writes.len() > COMPARED || own.writes.iter().any(is_in));
+        };
+        let writes = writes.bind(py).clone();
+        drop(own);
+        if writes.len() > COMPARED {
+            return Ok(true);
+        }
+        for cell in writes.keys() {
+            let cell = cell.cast::<PyTuple>()?;
+            let row = cell.get_item(1)?.cast_into::<PyBytes>()?;
+            let row = row.as_bytes();
+            if start <= row && (end.is_empty() || row < end) && cell.get_item(0)?.eq(table)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// The own writes as Python has them, from now on.
@@ -346,6 +385,59 @@ impl SnapshotBase {
             Some(value) => Ok(value),
             None => python::call_method(this, intern!(this.py(), "_get"), (column, row)),
         }
+    }
+
+    fn get_many<'py>(
+        this: &Bound<'py, Self>,
+        cells: &Bound<'py, PyAny>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = this.py();
+        let ask = |cells| python::call_method(this, intern!(py, "_get_many"), (cells,));
+        let me = this.get();
+        if me.calls(py).is_none() {
+            return ask(cells.clone());
+        }
+        let cells = python::call(&py.get_type::<PyList>(), (cells,))?.cast_into::<PyList>()?;
+        let values = PyList::empty(py);
+        let began = Instant::now();
+        for (at, cell) in cells.iter().enumerate() {
+            let found = match cell.cast_exact::<PyTuple>() {
+                _ if at % TIMED == TIMED - 1 && began.elapsed() > SWITCH => None,
+                Ok(cell) if cell.len() == 2 => me.found(&cell.get_item(0)?, &cell.get_item(1)?)?,
+                _ => None,
+            };
+            match found {
+                Some(value) => values.append(value)?,
+                None => {
+                    let rest = ask(cells.get_slice(at, cells.len()).into_any())?;
+                    return values.into_any().add(rest);
+                }
+            }
+        }
+        Ok(values.into_any())
+    }
+
+    /// The first rows of a range, with their values, and the row to go on from; None: ask Python.
+    #[allow(clippy::type_complexity)]
+    fn _few_rows<'py>(
+        &self,
+        table: &Bound<'py, PyString>,
+        start: &[u8],
+        end: &[u8],
+        columns: Option<Vec<(PyBackedBytes, bool)>>,
+    ) -> PyResult<Option<(Bound<'py, PyList>, Option<Bound<'py, PyBytes>>)>> {
+        let py = table.py();
+        let Some(calls) = self.calls(py) else {
+            return Ok(None);
+        };
+        let Some(keys) = calls.keys(table, start, end)? else {
+            return Ok(None);
+        };
+        if self.writes_in(table, (start, end), &keys)? {
+            return Ok(None);
+        }
+        let found = calls.few_rows(py, &keys, columns.as_ref(), self.start_ts.get(py));
+        found.map(|few| few.told(py)).transpose()
     }
 
     fn _unregister(&self, py: Python<'_>) -> PyResult<()> {

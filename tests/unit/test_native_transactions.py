@@ -77,7 +77,12 @@ def calls_of(
         [
             lambda: t.get_for_update(column, row),
             lambda: t.get_many([(column, row), (text, "a")]),
+            lambda: other.get_many([(text, "a"), (number, "b"), (column, row), (value, b"a\0")]),
             lambda: [list(one.items()) for one in t.scan(texts)],
+            lambda: [list(one.items()) for one in other.scan(texts, start="a", end=row)],
+            lambda: [list(one.items()) for one in other.scan(keyed, prefix=row)],
+            lambda: [list(one.items()) for one in other.scan(texts, columns=[column, member])],
+            lambda: list(other.get_row(texts, row).items()),
             lambda: t.notify(weak, "a"),
             lambda: t.version(column, row),
             lambda: t.commit(),
@@ -137,12 +142,15 @@ def repo(tmp_path: Path) -> Iterator[Repository]:
 def test_what_is_usual_is_done_natively(repo: Repository, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing but the codec of JSON is Python's."""
 
-    def fail(*_: object) -> Any:
+    def fail(*_: object, **__: object) -> Any:
         raise AssertionError("the native code has asked Python")
 
-    for kind, names in ((Snapshot, ["_get"]), (Transaction, ["_set", "_delete", "_commit"])):
+    reads, writes = ["_get", "_get_many"], ["_set", "_delete", "_commit"]
+    for kind, names in ((Snapshot, reads), (Transaction, writes)):
         for name in names:
             monkeypatch.setattr(kind, name, fail)
+    for name in ("read", "scan"):
+        monkeypatch.setattr(repo.context.store, name, fail)
     told: list[bytes] = []
     repo.context.coordination.on_wake(told.append)
     for _ in range(3):
@@ -163,16 +171,89 @@ def test_what_is_usual_is_done_natively(repo: Repository, monkeypatch: pytest.Mo
         assert now.get(number, "a") == 5 and now.get(document, "a") == {"k": 1}
         assert now.get(value, b"\0") == b"raw" and now.get(raw, "a") == b"observed"
         assert now.get(number, "b") is None and now.get(text, "none") is None
+        cells = ((column, row) for column, row in [(number, "a"), (text, "none"), (value, b"\0")])
+        assert now.get_many(cells) == [5, None, b"raw"]
+        assert now.get_row(texts, "a")[document] == {"k": 1} and not now.get_row(texts, "none")
+        assert [row.key for row in now.scan(texts)] == ["a"]
+        assert [row[value] for row in now.scan(keyed, prefix=b"\0")] == [b"raw"]
         # A lock above the snapshot does not matter to it.
         assert t.commit_ts is not None
         lock = LockRecord(Op.PUT, Cell("texts", b"a", b"text"), "dead", 1, 2, True, b"never")
         put = Put(Kind.LOCK, b"text", t.commit_ts + 1, encode_lock(lock))
         assert repo.context.store.mutate([RowMutation("texts", b"a", (), [put])]) == [True]
-        assert now.get(text, "a") == "second"
+        assert now.get(text, "a") == now.get_row(texts, "a")[text] == "second"
         # One at or below is for Python to resolve.
         repo.context.store.draw(5)  # type: ignore[attr-defined]
-        with repo.snapshot() as later, pytest.raises(AssertionError, match="has asked Python"):
-            later.get(text, "a")
+        with repo.snapshot() as later:
+            reads_of_the_locked: list[Callable[[], object]] = [
+                lambda: later.get(text, "a"),
+                lambda: later.get_many([(number, "a"), (text, "a")]),
+                lambda: later.get_row(texts, "a"),
+                lambda: list(later.scan(texts)),
+            ]
+            for read in reads_of_the_locked:
+                with pytest.raises(AssertionError, match="has asked Python"):
+                    read()
+
+
+def test_a_read_of_many_begins_natively_and_goes_on_in_python(repo: Repository) -> None:
+    """Where there is too much to read at once, or a cell that native code does not read."""
+    rows = {f"row{i:04}": i for i in range(700)}
+    with repo.transaction() as t:
+        for row, i in rows.items():
+            t.set(number, row, i)
+            t.set(member["x"], row, row)
+    with repo.transaction() as long:
+        for i in range(8):
+            long.set(value, b"%d" % i, b"%d" % i * 300_000)
+    with repo.snapshot() as now:
+        assert {row.key: row[number] for row in now.scan(texts, prefix="row")} == rows
+        assert [len(row[value]) for row in now.scan(keyed)] == [300_000] * 8
+        assert [row[value][:1] for row in now.scan(keyed, start=b"6")] == [b"6", b"7"]
+        assert now.get_many((number, row) for row in rows) == list(rows.values())
+        mixed: list[Any] = [(number, "row0001"), (member["x"], "row0002"), (number, "row0003")]
+        assert now.get_many(mixed) == [1, "row0002", 3]
+        with pytest.raises(percola.UnknownColumnError, match="no column"):
+            now.get_many([*mixed, (unknown, "a")])
+
+
+def test_an_observer_reads_natively_what_it_has_not_written(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own writes are Python's, since the acknowledgment is one."""
+
+    def fail(*_: object, **__: object) -> Any:
+        raise AssertionError("the native code has asked Python")
+
+    @percola.observer(raw)
+    def reads(t: Transaction, row: str) -> None:
+        t.set(number, row, 5)
+        t.set(value, b"k1", b"new")
+        with monkeypatch.context() as patched:
+            for name in ("_get", "_get_many"):
+                patched.setattr(Snapshot, name, fail)
+            patched.setattr(repo.context.store, "scan", fail)
+            assert t.get(text, row) == "first"
+            assert t.get_many([(value, b"k0"), (value, b"k2")]) == [b"old"] * 2
+            assert t.get_row(keyed, b"k0")[value] == b"old"
+            assert [one.key for one in t.scan(keyed, end=b"k1")] == [b"k0"]
+            assert [one.key for one in t.scan(keyed, start=b"k2")] == [b"k2", b"k3"]
+        assert t.get(number, row) == 5
+        assert t.get_many([(value, b"k0"), (value, b"k1")]) == [b"old", b"new"]
+        assert [one[value] for one in t.scan(keyed, prefix=b"k")] == [
+            b"old",
+            b"new",
+            b"old",
+            b"old",
+        ]
+        seen.append(row)
+
+    seen: list[str] = []
+    for i in range(4):
+        repo.run(lambda t, i=i: t.set(value, b"k%d" % i, b"old"))
+    repo.run(lambda t: t.set(raw, "a", b"changed"))
+    percola.Worker(repo, [reads]).run_until_idle()
+    assert seen == ["a"]
 
 
 def test_a_commit_is_listed_in_feeds_natively(
@@ -182,7 +263,7 @@ def test_a_commit_is_listed_in_feeds_natively(
     store.keep_feed("keyed")
     repo.run(lambda t: t.set(text, "a", "finds out which tables keep one"))
 
-    def fail(*_: object) -> Any:
+    def fail(*_: object, **__: object) -> Any:
         raise AssertionError("the native code has asked Python")
 
     with monkeypatch.context() as patched:
@@ -260,8 +341,15 @@ def test_garbage_collection_waits_for_what_reads_natively(repo: Repository) -> N
     late._unregister()
     repo.run(lambda t: t.set(text, "a", "last"))
     repo.collect_garbage(retention=0)
-    with pytest.raises(percola.SnapshotTooOldError):
-        late.get(text, "a")
+    too_late: list[Callable[[], object]] = [
+        lambda: late.get(text, "a"),
+        lambda: late.get_many([(text, "a")]),
+        lambda: late.get_row(texts, "a"),
+        lambda: list(late.scan(texts)),
+    ]
+    for read in too_late:
+        with pytest.raises(percola.SnapshotTooOldError):
+            read()
 
 
 COLLECTED_TOGETHER = """

@@ -4,9 +4,12 @@ A short transaction on LMDB costs little more than these calls, so they exist tw
 native code (`percola._native`, `native/src/transactions.rs`). `Snapshot` and `Transaction` derive
 from one of the two, whichever engine LMDB has in this process:
 
-    get  set  delete  commit      natively: all of it, for a repository in a folder, if nothing is
-                                  unusual; else `_get`, `_set`, `_delete`, `_commit`
-                                  in Python: those
+    get  get_many  set  delete  commit      natively: all of it, for a repository in a folder, if
+                                            nothing is unusual; else `_get`, `_get_many`, `_set`,
+                                            `_delete`, `_commit`
+                                            in Python: those
+    _few_rows                               natively: the first rows of a range, for a reader
+                                            without own writes; else, and in Python: None
 
 So whatever can fail is decided by the methods of `Snapshot` and `Transaction` alone. On another
 store, through py-lmdb, with calls counted or with spans, everything is left to them.
@@ -18,7 +21,7 @@ make the other fields when they are asked for.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar, cast
 
@@ -97,6 +100,19 @@ class PythonSnapshot:
         """See `percola.Snapshot.get`."""
         return self._get(column, row)
 
+    def get_many(self, cells: Iterable[tuple[Column[R, Any], R]]) -> list[Any]:
+        """See `percola.Snapshot.get_many`."""
+        return self._get_many(cells)
+
+    def _few_rows(
+        self, table: str, start: bytes, end: bytes, wanted: list[tuple[bytes, bool]] | None
+    ) -> tuple[list[tuple[bytes, dict[bytes, bytes]]], bytes | None] | None:
+        """The first rows of a range that have a value, and the row from which to read on.
+
+        That is None if these were all. Instead of both None: read the range from the store.
+        """
+        return None
+
     def _unregister(self) -> None:
         """Have garbage collection wait for this snapshot no longer; harmless if it does not."""
         self._context.leases.drop(id(self))
@@ -108,6 +124,9 @@ class PythonSnapshot:
         raise NotImplementedError
 
     def _get(self, column: Column[R, V], row: R) -> V | None:
+        raise NotImplementedError
+
+    def _get_many(self, cells: Iterable[tuple[Column[R, Any], R]]) -> list[Any]:
         raise NotImplementedError
 
 

@@ -62,6 +62,14 @@ class Snapshot(SnapshotBase):
             """
             return self._get(cast("Column[R, V]", column), row)
 
+        @overload
+        def get_many(self, cells: Iterable[tuple[Column[R, V], R]]) -> list[V | None]: ...
+        @overload
+        def get_many(self, cells: Iterable[tuple[Column[R, Any], R]]) -> list[Any]: ...
+        def get_many(self, cells: Iterable[tuple[Column[R, Any], R]]) -> list[Any]:
+            """The values of many cells, of any tables, in one store call (§2.5)."""
+            return self._get_many(cells)
+
     def close(self) -> None:
         """End the snapshot: it cannot be read any more, nor hold back garbage collection."""
         self._used_up = self._used_up or "has been closed"
@@ -256,24 +264,22 @@ class Snapshot(SnapshotBase):
         self._readers[column.address] = reader
         return reader
 
-    @overload
-    def get_many(self, cells: Iterable[tuple[Column[R, V], R]]) -> list[V | None]: ...
-    @overload
-    def get_many(self, cells: Iterable[tuple[Column[R, Any], R]]) -> list[Any]: ...
-    def get_many(self, cells: Iterable[tuple[Column[R, Any], R]]) -> list[Any]:
-        """The values of many cells, of any tables, in one store call (§2.5)."""
+    def _get_many(self, cells: Iterable[tuple[Column[R, Any], R]]) -> list[Any]:
         self._check_usable()
         wanted = list(cells)
         addresses = [self._cell(column, row) for column, row in wanted]
-        missing = [a for a in dict.fromkeys(addresses) if self._needs_read(a)]
-        found: dict[Cell, bytes | None] = {}
-        if missing:
-            found = {a: s[2] for a, s in zip(missing, self._read(missing), strict=True)}
-        values: list[Any] = []
-        for (column, _), address in zip(wanted, addresses, strict=True):
-            raw = found[address] if address in found else self._visible(address)
-            values.append(None if raw is None else column.decode_value(raw))
-        return values
+        once = dict.fromkeys(addresses)
+        if self._cache is None and not self._writes and len(once) == len(addresses):
+            raws = [state[2] for state in self._read(addresses)]
+        else:
+            missing = [address for address in once if self._needs_read(address)]
+            states = self._read(missing) if missing else ()
+            found = {a: state[2] for a, state in zip(missing, states, strict=True)}
+            raws = [found[a] if a in found else self._visible(a) for a in addresses]
+        return [
+            None if raw is None else column.decode_value(raw)
+            for (column, _), raw in zip(wanted, raws, strict=True)
+        ]
 
     def _needs_read(self, cell: Cell) -> bool:
         own = self._writes.get(cell)
@@ -289,8 +295,8 @@ class Snapshot(SnapshotBase):
         self._check_table(table)
         key = table.encode_row(row)
         self._context.store.check_row(table.name, key)
-        for found in self._rows(table, key, key + b"\0", self._wanted(table, columns)):
-            return found
+        for _, values in self._scan(table.name, key, key + b"\0", self._wanted(table, columns)):
+            return Row(table, row, values)
         return Row(table, row, {})
 
     def get_rows(
@@ -407,12 +413,17 @@ class Snapshot(SnapshotBase):
     ) -> Iterator[tuple[bytes, dict[bytes, bytes]]]:
         store, position = self._context.store, start
         while True:
-            self._check_usable()
-            cells, following = store.scan(
-                table, position, end, self.start_ts, columns=wanted, limit=_CHUNK
-            )
-            upper = end if following is None else following
-            yield from self._chunk(table, position, upper, cells, wanted)
+            few = self._few_rows(table, position, end, wanted)
+            if few is not None:
+                rows, following = few
+                yield from rows
+            else:
+                self._check_usable()
+                cells, following = store.scan(
+                    table, position, end, self.start_ts, columns=wanted, limit=_CHUNK
+                )
+                upper = end if following is None else following
+                yield from self._chunk(table, position, upper, cells, wanted)
             if following is None:
                 return
             position = following

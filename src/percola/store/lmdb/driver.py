@@ -27,7 +27,7 @@ from percola.errors import StoreError, StoreFullError
 if TYPE_CHECKING:
     import percola._native as _native
 
-_INTERFACE: Final = 2
+_INTERFACE: Final = 3
 """Of the native engine: to be raised in `native/src/lib.rs` too, whenever `_native.pyi` changes."""
 
 _OFF: Final = ("0", "false", "no", "off")
