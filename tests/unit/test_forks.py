@@ -327,7 +327,6 @@ def fork_at_the_first_use(pipe: Connection) -> list[int]:
     with percola.open("memory:", [docs]) as repo:
 
         def commit_and_read(row: str) -> None:
-            begins.wait()
             repo.run(lambda t: t.set(body, row, b"x"))
             with repo.snapshot() as now:
                 assert now.get(body, row) == b"x"
@@ -336,7 +335,11 @@ def fork_at_the_first_use(pipe: Connection) -> list[int]:
             while not over.is_set():
                 pass
 
-        threads = [threading.Thread(target=commit_and_read, args=["parent"])]
+        def parent() -> None:
+            begins.wait()  # Not in a child: this thread may hold the event's own lock.
+            commit_and_read("parent")
+
+        threads = [threading.Thread(target=parent)]
         threads += [threading.Thread(target=compute) for _ in range(8)]
         for thread in threads:
             thread.start()
