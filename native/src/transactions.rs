@@ -28,7 +28,7 @@ const INDEXED: usize = 8;
 /// Own writes from which on they are Python's.
 const MOST: usize = 10_000;
 /// The most own writes that are compared with a range of rows.
-const COMPARED: usize = 64;
+const COMPARED: usize = 32;
 /// How many cells are read between two looks at the clock.
 const TIMED: usize = 16;
 

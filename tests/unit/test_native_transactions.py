@@ -83,6 +83,7 @@ def calls_of(
             lambda: [list(one.items()) for one in other.scan(keyed, prefix=row)],
             lambda: [list(one.items()) for one in other.scan(texts, columns=[column, member])],
             lambda: list(other.get_row(texts, row).items()),
+            lambda: [list(one.items()) for one in t.get_rows(texts, ["b", row, "a", row])],
             lambda: t.notify(weak, "a"),
             lambda: t.version(column, row),
             lambda: t.commit(),
@@ -149,7 +150,7 @@ def test_what_is_usual_is_done_natively(repo: Repository, monkeypatch: pytest.Mo
     for kind, names in ((Snapshot, reads), (Transaction, writes)):
         for name in names:
             monkeypatch.setattr(kind, name, fail)
-    for name in ("read", "scan"):
+    for name in ("read", "scan", "scan_rows"):
         monkeypatch.setattr(repo.context.store, name, fail)
     told: list[bytes] = []
     repo.context.coordination.on_wake(told.append)
@@ -232,14 +233,19 @@ def test_an_observer_reads_natively_what_it_has_not_written(
         with monkeypatch.context() as patched:
             for name in ("_get", "_get_many"):
                 patched.setattr(Snapshot, name, fail)
-            patched.setattr(repo.context.store, "scan", fail)
+            for name in ("scan", "scan_rows"):
+                patched.setattr(repo.context.store, name, fail)
             assert t.get(text, row) == "first"
             assert t.get_many([(value, b"k0"), (value, b"k2")]) == [b"old"] * 2
             assert t.get_row(keyed, b"k0")[value] == b"old"
+            assert [one.key for one in t.get_rows(keyed, [b"k3", b"k5", b"k3"]) if one] == [
+                b"k3"
+            ] * 2
             assert [one.key for one in t.scan(keyed, end=b"k1")] == [b"k0"]
             assert [one.key for one in t.scan(keyed, start=b"k2")] == [b"k2", b"k3"]
         assert t.get(number, row) == 5
         assert t.get_many([(value, b"k0"), (value, b"k1")]) == [b"old", b"new"]
+        assert [one[value] for one in t.get_rows(keyed, [b"k1", b"k0"])] == [b"new", b"old"]
         assert [one[value] for one in t.scan(keyed, prefix=b"k")] == [
             b"old",
             b"new",

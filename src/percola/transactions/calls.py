@@ -23,7 +23,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, Self, TypeAlias, TypeVar, cast
 
 from percola.cells import Cell, Kind, LastChange
 from percola.codecs import Codec, V, codec_of
@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 
 S = TypeVar("S")
 P = ParamSpec("P")
+
+FewRows: TypeAlias = tuple[list[tuple[bytes, dict[bytes, bytes]]], bytes | None]
+"""Rows that have a value, and the row from which to read on; None: these were all."""
 
 
 def by_the_column(
@@ -106,11 +109,8 @@ class PythonSnapshot:
 
     def _few_rows(
         self, table: str, start: bytes, end: bytes, wanted: list[tuple[bytes, bool]] | None
-    ) -> tuple[list[tuple[bytes, dict[bytes, bytes]]], bytes | None] | None:
-        """The first rows of a range that have a value, and the row from which to read on.
-
-        That is None if these were all. Instead of both None: read the range from the store.
-        """
+    ) -> FewRows | None:
+        """The first rows of a range, or None: read the range from the store."""
         return None
 
     def _unregister(self) -> None:

@@ -29,7 +29,7 @@ from percola.schema import Column, Family, R, Readable, Table, WeakColumn
 from percola.store.base import BLOCKED, CellState, Reader
 from percola.store.capabilities import reader_of
 from percola.store.walks import state_beneath
-from percola.transactions.calls import SnapshotBase
+from percola.transactions.calls import FewRows, SnapshotBase
 from percola.transactions.prefetch import ROW_CELLS
 from percola.transactions.read_cache import ReadCache, RowCells
 from percola.transactions.row import Columns, Row
@@ -311,11 +311,19 @@ class Snapshot(SnapshotBase):
         for key, _ in keys:
             self._context.store.check_row(table.name, key)
         wanted = self._wanted(table, columns)
-        stored = self._cells_of(table.name, list(dict(keys)), wanted)
-        self._resolve_together(one for key in dict(keys) for one in stored[key])
+        few: dict[bytes, FewRows | None] = dict.fromkeys(key for key, _ in keys)
+        if self._cache is None:
+            few = {key: self._few_rows(table.name, key, key + b"\0", wanted) for key in few}
+        left = [key for key, read in few.items() if read is None]
+        stored = self._cells_of(table.name, left, wanted)
+        self._resolve_together(one for key in left for one in stored[key])
         found = []
         for key, row in keys:
-            chunk = self._chunk(table.name, key, key + b"\0", stored[key], wanted)
+            read = few[key]
+            if read is not None:
+                chunk = iter(read[0])
+            else:
+                chunk = self._chunk(table.name, key, key + b"\0", stored[key], wanted)
             found.append(Row(table, row, next((values for _, values in chunk), {})))
         return found
 
