@@ -9,14 +9,14 @@ use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PyString, PyType};
+use pyo3::types::{PyBool, PyBytes, PyDict, PyInt, PyString, PyTuple, PyType};
 
 use crate::active::ActiveSnapshots;
 use crate::cells::Key;
 use crate::commit::Commits;
 use crate::environment::Gil;
 use crate::held::{Held, Plain};
-use crate::python::{self, intern};
+use crate::python::{self, Once, intern};
 use crate::reads::{LastDrawn, Looked, Reads};
 use crate::scans::FewRows;
 
@@ -83,6 +83,19 @@ impl Column {
             escaped = if *first == 0 { &rest[1..] } else { rest };
         }
         PyBytes::new(py, &row)
+    }
+
+    /// The `percola.cells.Cell` of a key.
+    pub fn cell<'py>(&self, py: Python<'py>, key: &[u8]) -> PyResult<Bound<'py, PyAny>> {
+        static NEW: Once<Py<PyAny>> = Once::new();
+        let new = NEW.get(py, || {
+            let class = py.import("percola.cells")?.getattr("Cell")?;
+            let new = py.get_type::<PyTuple>().getattr("__new__")?;
+            let partial = py.import("functools")?.getattr("partial")?;
+            Ok(partial.call1((new, class))?.unbind())
+        })?;
+        let address = (&self.table, self.row(py, key), &self.name);
+        python::call(new.bind(py), (address,))
     }
 
     /// A value as the store holds it; None: ask Python.

@@ -264,13 +264,9 @@ impl SnapshotBase {
             if own.writes.is_empty() {
                 return Ok(writes);
             }
-            let class = py.import("percola.cells")?.getattr("Cell")?;
-            let new_cell = py.get_type::<PyTuple>().getattr("__new__")?;
             for (write, column) in own.writes.iter().zip(&own.columns) {
-                let row = column.row(py, &write.key);
-                let cell = new_cell.call1((&class, (&column.table, row, &column.name)))?;
                 let value = write.value.as_ref().map(|raw| PyBytes::new(py, raw));
-                writes.set_item(cell, (write.op, value))?;
+                writes.set_item(column.cell(py, &write.key)?, (write.op, value))?;
             }
             Ok(writes)
         })();
@@ -645,7 +641,17 @@ impl TransactionBase {
             silent: observed && self.silent,
         };
         let mut own = base.own.edit(py);
-        if own.in_python.is_some() || own.writes.len() >= MOST {
+        if let Some(writes) = &own.in_python {
+            let writes = writes.bind(py).clone();
+            drop(own);
+            // Long values are counted.
+            let is_plain = writes.len() < MOST && self._bytes(py) == 0;
+            if is_plain {
+                writes.set_item(column.cell(py, &write.key)?, (write.op, write.value))?;
+            }
+            return Ok(is_plain);
+        }
+        if own.writes.len() >= MOST {
             return Ok(false);
         }
         let old = own.put(write, column);

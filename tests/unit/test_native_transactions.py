@@ -235,6 +235,10 @@ def test_an_observer_reads_natively_what_it_has_not_written(
                 patched.setattr(Snapshot, name, fail)
             for name in ("scan", "scan_rows"):
                 patched.setattr(repo.context.store, name, fail)
+            for name in ("_set", "_delete"):
+                patched.setattr(Transaction, name, fail)
+            t.set(text, "b", "new")
+            t.delete(number, "none")
             assert t.get(text, row) == "first"
             assert t.get_many([(value, b"k0"), (value, b"k2")]) == [b"old"] * 2
             assert t.get_row(keyed, b"k0")[value] == b"old"
@@ -243,7 +247,8 @@ def test_an_observer_reads_natively_what_it_has_not_written(
             ] * 2
             assert [one.key for one in t.scan(keyed, end=b"k1")] == [b"k0"]
             assert [one.key for one in t.scan(keyed, start=b"k2")] == [b"k2", b"k3"]
-        assert t.get(number, row) == 5
+        assert t.get(number, row) == 5 and t.get(text, "b") == "new"
+        assert all(type(cell) is Cell for cell in t._writes)
         assert t.get_many([(value, b"k0"), (value, b"k1")]) == [b"old", b"new"]
         assert [one[value] for one in t.get_rows(keyed, [b"k1", b"k0"])] == [b"new", b"old"]
         assert [one[value] for one in t.scan(keyed, prefix=b"k")] == [
