@@ -204,6 +204,31 @@ def test_who_may_not_read_a_repository_may_not_read_its_backup(
     assert oct(file.stat().st_mode & 0o777) == oct(backup_mode)
 
 
+@pytest.mark.parametrize(
+    ("folder_mode", "backup_mode", "mode_in_the_group"),
+    [(0o2770, 0o600, 0o640), (0o2775, 0o644, 0o644)],
+)
+def test_who_shares_only_the_group_of_who_makes_a_backup_may_not_read_it(
+    tmp_path: Path, folder_mode: int, backup_mode: int, mode_in_the_group: int
+) -> None:
+    require_root()
+    folder, shared = tmp_path / "repo", tmp_path / "shared"
+    for path, mode in ((folder, folder_mode), (shared, 0o2755)):
+        path.mkdir()
+        os.chown(path, 0, NOBODY)
+        path.chmod(mode)
+    make(folder)
+    before = os.umask(0o022)
+    try:
+        with percola.open(folder) as repo:
+            backup(repo, tmp_path / "file")  # Of root's group.
+            backup(repo, shared / "file")  # Of the repository's.
+    finally:
+        os.umask(before)
+    assert oct((tmp_path / "file").stat().st_mode & 0o777) == oct(backup_mode)
+    assert oct((shared / "file").stat().st_mode & 0o777) == oct(mode_in_the_group)
+
+
 # --- Who holds a lock -------------------------------------------------------------------
 
 

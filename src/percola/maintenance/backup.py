@@ -148,7 +148,8 @@ def backup(
 ) -> Backup:
     """Write a backup of the repository to a new file or an open stream; others may go on writing.
 
-    A file can be read by those who can read the repository, less those whom the umask leaves out.
+    A file can be read by those who can read the repository, less those whom the umask leaves out,
+    and less the repository's group where the file is of another one.
     While it is written, the store keeps the pages that the snapshot needs, so pages rewritten
     meanwhile take additional disk space. `made_ms` is the time that it says it was made; None: now.
 
@@ -170,7 +171,7 @@ def backup(
     try:
         with _refusing(f"The repository {folder} cannot be backed up"):
             durability = json.loads(description.read_text())["durability"]
-            granted = stat.S_IMODE(os.stat(description).st_mode)
+            readable = os.stat(description)
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedRecordError(
             f"{description} is damaged: it does not say what the repository is. Restore that file "
@@ -180,7 +181,7 @@ def backup(
     with contextlib.ExitStack() as stack:
         out = target
         if isinstance(target, str | os.PathLike):
-            out = stack.enter_context(_new_file(Path(target), granted & 0o666 | 0o600))
+            out = stack.enter_context(_new_file(Path(target), readable))
         copy = stack.enter_context(SnapshotCopy(folder / "store"))
         at_ms = context.clock.wall_ms() if made_ms is None else made_ms
         made = Backup(FORMAT, durability, copy.ts, at_ms, copy.most_bytes)
@@ -262,16 +263,16 @@ def _write(made: Backup, copy: SnapshotCopy, out: Any, progress: Progress) -> No
 
 
 @contextlib.contextmanager
-def _new_file(path: Path, mode: int) -> Iterator[IO[bytes]]:
+def _new_file(path: Path, readable: os.stat_result) -> Iterator[IO[bytes]]:
     """A file that is renamed to `path` once complete and on disk, and removed on any error.
 
-    It gets these permissions, less what the umask takes.
+    It gets the permissions of the file that is `readable`, less what the umask takes.
     """
     if os.path.lexists(path):
         raise _taken(path)
     temporary = path.with_name(f"{path.name}.partial-{secrets.token_hex(4)}")
     with _refusing(f"No backup can be written to {path}"):
-        make = functools.partial(os.open, mode=mode)
+        make = functools.partial(os.open, mode=_mode_in(os.stat(path.parent), readable))
         file = open(temporary, "xb", opener=make)  # noqa: SIM115
     try:
         # Closing it writes what is still buffered, and fails again if there is no room.
@@ -290,6 +291,15 @@ def _new_file(path: Path, mode: int) -> Iterator[IO[bytes]]:
     finally:
         with contextlib.suppress(OSError):
             temporary.unlink()
+
+
+def _mode_in(folder: os.stat_result, readable: os.stat_result) -> int:
+    """The permissions of a new file in a folder, for those who may read the other file."""
+    mode = readable.st_mode & 0o666 | 0o600
+    group = folder.st_gid if folder.st_mode & stat.S_ISGID else os.getegid()
+    if group != readable.st_gid:  # Then its members are others.
+        mode = mode & ~0o060 | (mode & 0o006) << 3
+    return mode
 
 
 def _taken(path: Path) -> ConflictingOptionsError:
