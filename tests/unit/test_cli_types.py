@@ -11,7 +11,7 @@ import pytest
 from commands import call, is_error
 
 import percola
-from percola import DATE, INT64, Repository, Table, decimal_of, map_of
+from percola import DATE, INT64, JSON, Repository, Table, decimal_of, map_of
 from percola.cells import Kind, Op, encode_write
 from percola.store.base import Put, RowMutation
 
@@ -56,6 +56,25 @@ def test_columns_of_every_type_are_declared_by_name(tmp_path: Path) -> None:
     assert call(*where, "get", "a", "parts:x").out == '{"name": "p", "made": "2010-10-04"}\n'
     assert is_error(call(*where, "set", "a", "price", "1.234"), "shop.price", "2 digits after")
     assert is_error(call(*where, "set", "a", "tags", "x"), "JSON of the type array<str>")
+
+
+def test_json_as_deep_as_a_column_takes_is_shown(tmp_path: Path) -> None:
+    nested = Table("nested")
+    deep = nested.column("deep", JSON)
+    values: dict[str, object] = {"a": [], "b": {}}
+    for _ in range(499):
+        values = {"a": [values["a"]], "b": {"in": values["b"]}}
+    with percola.open(tmp_path / "r", [nested]) as repo, repo.transaction() as t:
+        for row, value in values.items():
+            t.set(deep, row, value)
+    where = ("--repo", tmp_path / "r")
+    for row, value in values.items():
+        assert call(*where, "get", row, "deep").json == value
+        assert call(*where, "get", row, "deep", "--json").json["value"] == value
+    assert [one["columns"]["deep"] for one in call(*where, "scan", "nested", "--json").lines] == [
+        *values.values()
+    ]
+    assert "(1,000 bytes)" in call(*where, "history", "a", "deep").out
 
 
 def test_a_row_that_is_a_date_is_written_and_shown_as_one(repo: Repository) -> None:

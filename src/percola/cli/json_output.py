@@ -89,11 +89,18 @@ def as_json(value: Any) -> Any:
         return format(value, "f")
     if isinstance(value, date):
         return value.isoformat()
+    # Loops, as each comprehension takes a frame up to Python 3.11: values are up to 500 deep.
     if isinstance(value, list):
-        return [as_json(one) for one in value]
+        listed: list[Any] = []
+        for one in value:
+            listed.append(as_json(one))
+        return listed
     if isinstance(value, dict):
         if all(isinstance(name, str) for name in value):
-            return {name: as_json(one) for name, one in value.items()}
+            named: dict[str, Any] = {}
+            for name, one in value.items():
+                named[name] = as_json(one)
+            return named
         return [[as_json(name), as_json(one)] for name, one in value.items()]
     return value
 
