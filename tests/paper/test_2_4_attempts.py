@@ -303,8 +303,9 @@ def test_each_failed_attempt_is_logged_with_its_traceback(
     assert len(logged) == 4 and "dead-lettered" in logged[3]
 
 
+@pytest.mark.parametrize("messages", ["cannot measure {}", "cannot measure {}:\n not the {}"])
 def test_where_many_rows_fail_in_one_place_the_log_has_few_tracebacks(
-    repo: Repository, caplog: pytest.LogCaptureFixture
+    repo: Repository, caplog: pytest.LogCaptureFixture, messages: str
 ) -> None:
     """As while a service does not answer that an observer asks: gigabytes an hour, otherwise."""
 
@@ -312,7 +313,9 @@ def test_where_many_rows_fail_in_one_place_the_log_has_few_tracebacks(
     def measure(t: Transaction, row: str) -> None:
         if row == "other":
             raise LookupError("of another kind")
-        raise ValueError(f"cannot measure {row}")
+        said = messages.format(row, row)
+        cause = KeyError(said) if "\n" in said else None
+        raise ValueError(said) from cause
 
     rows = [f"{number:02}" for number in range(40)]
     write(repo, *rows, "other")

@@ -37,6 +37,7 @@ from __future__ import annotations
 import logging
 import math
 import random
+import re
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -72,6 +73,7 @@ _LINE: Final = 1_000
 """The most characters of the line that says what was raised."""
 _TRACEBACKS: Final = 20
 """How many tracebacks of one place are logged in `_PERIOD` seconds; then it is a line each."""
+_FRAME: Final = re.compile(r'^[ |]*File ".*", line .*', re.MULTILINE)
 _PERIOD: Final = 60.0
 _PLACES: Final = 1_000
 """The most places that are remembered."""
@@ -167,7 +169,7 @@ class Failures:
         self._longest_wait = longest_wait
         self._rng = rng
         self._logged: dict[int, tuple[float, int]] = {}
-        """By places (hashes of a traceback without its message): since when how many failed."""
+        """By places (hashes of the frames of a traceback): since when how many failed."""
 
     def is_dead_lettered(self, one: Observer[Any], dirty: DirtyCell) -> bool:
         """Whether the newest change is dead-lettered for an observer."""
@@ -264,8 +266,9 @@ class Failures:
     def _told(self, one: Observer[Any], story: Story) -> str:
         """What is logged of a failure; where all rows fail in one place, few tracebacks are."""
         now = self._clock.monotonic()
-        # The message may name the row.
-        place = hash((one.name, story.traceback.replace(story.error, "")))
+        # Its messages, also those of causes, may name the row.
+        kind, frames = story.error.partition(":")[0], _FRAME.findall(story.traceback)
+        place = hash((one.name, kind, *frames))
         began, count = self._logged.get(place, (-math.inf, 0))
         if now - began >= _PERIOD:
             began, count = now, 0
