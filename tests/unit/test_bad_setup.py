@@ -313,6 +313,23 @@ def test_an_address_that_no_folder_can_have_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "address", ['"repo"', "'repo'", "repo ", "repo\r", " hbase://a/b", '"lmdb:a"']
+)
+def test_an_address_in_quotes_or_white_space_makes_no_folder_of_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    """Docker and others take what a file with variables has, quotes included."""
+    monkeypatch.chdir(tmp_path)
+    for use in (lambda: percola.create(address), lambda: percola.open(address, schema=TABLES)):
+        with pytest.raises(NotARepositoryError) as caught:
+            use()
+        check_message(caught.value, f"{address!r} has white space or quotes around")
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "repo ").mkdir()
+    percola.open("repo ", schema=TABLES).close()
+
+
 OPTIONS: dict[str, dict[str, Any]] = {
     "an unknown durability": {"durability": "lucky"},
     "a time to live of nothing": {"lock_ttl_seconds": 0},

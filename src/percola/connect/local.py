@@ -43,6 +43,7 @@ FORMAT: Final = 1
 _DESCRIPTION: Final = "percola.json"
 _DATA: Final = "store/data.mdb"
 _MADE_LATER: Final = "store/safe-point"
+_WRAPPED: Final = re.compile(r"\s.*|.*\s|([\"']).*\1", re.DOTALL)
 _OWN_FILES: Final = frozenset({"store", "live", "wake", "rows.lock", "leases", _DESCRIPTION})
 
 
@@ -55,6 +56,12 @@ def folder_of(address: str) -> Path:
     if not address or "\0" in address or not _is_unicode(address):
         raise NotARepositoryError(
             f"{address!r} names no folder: name the one that has the repository, or will."
+        )
+    if _WRAPPED.fullmatch(address) and not os.path.lexists(address):
+        raise NotARepositoryError(
+            f"{address!r} has white space or quotes around the repository's name, which some "
+            "programs take over from a file with variables: leave them out. If the name has them, "
+            "make the folder first."
         )
     match = re.fullmatch(r"([a-z][a-z0-9+.-]+):(?://)?(.*)", address, re.DOTALL)
     if match is None and "://" not in address:
