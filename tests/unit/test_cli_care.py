@@ -5,9 +5,10 @@ from __future__ import annotations
 import importlib
 import os
 import pty
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -341,6 +342,32 @@ def test_a_restored_repository_may_be_opened_by_others_at_once(
     monkeypatch.setattr("percola.cli.maintenance.restore_backup", restore_beside_a_worker)
     answer = call("--repo", tmp_path / "other", "restore", tmp_path / "backup")
     assert answer.code == 0 and "kB, durability relaxed)" in answer.out
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_restore_that_is_told_to_end_leaves_nothing(
+    folder: Path, tmp_path: Path, wait_until: Callable[..., object], number: int
+) -> None:
+    """As by `timeout`, or by what ends a job at its deadline."""
+    assert call("--repo", folder, "backup", tmp_path / "backup").code == 0
+    before = sorted(tmp_path.iterdir())
+    process = subprocess.Popen(
+        command("--repo", tmp_path / "other", "restore", "-"),
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    try:
+        assert process.stdin is not None
+        process.stdin.write((tmp_path / "backup").read_bytes()[:-10])
+        process.stdin.flush()
+        wait_until(lambda: list(tmp_path.glob("other.restoring-*/store/data.mdb")))
+        process.send_signal(number)
+        assert process.wait(SECONDS) == 130
+    finally:
+        process.kill()
+        process.communicate()
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def _empty(folder: Path) -> Path:

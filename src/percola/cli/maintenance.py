@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -349,7 +350,7 @@ def backup(session: Session, file: str, master: str | None) -> None:
     """
     network = is_network(session.where())
     _refuse(network, file, master)
-    with session.open() as repo:
+    with _removing_what_is_begun(), session.open() as repo:
         if network:
             with (
                 display.progress_line("Copying") as line,
@@ -391,7 +392,7 @@ def restore(session: Session, file: str, master: str | None) -> None:
     _refuse(network, file, master)
     address = session.where()
     if network:
-        with display.progress_line("Restoring") as line:
+        with _removing_what_is_begun(), display.progress_line("Restoring") as line:
             made = restore_network(
                 expanded(file),
                 address,
@@ -401,7 +402,7 @@ def restore(session: Session, file: str, master: str | None) -> None:
         size = ""
     else:
         source: Any = standard_input() if file == "-" else expanded(file)
-        with _bytes_bar("Restoring") as progress:
+        with _removing_what_is_begun(), _bytes_bar("Restoring") as progress:
             made = restore_backup(source, address, progress=progress)
         # Of the store alone: who opens the repository now makes and removes other files.
         size = filesize.decimal((folder_of(address) / "store" / "data.mdb").stat().st_size)
@@ -411,6 +412,16 @@ def restore(session: Session, file: str, master: str | None) -> None:
         f"Restored {address}{size} as it was at timestamp {made.timestamp}, from a backup of {at}."
     )
     _tell(session, made, {}, sentence)
+
+
+@contextlib.contextmanager
+def _removing_what_is_begun() -> Iterator[None]:
+    """Have SIGTERM do what Ctrl-C does: else it leaves a part as large as the repository."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _refuse(network: bool, file: str, master: str | None) -> None:
