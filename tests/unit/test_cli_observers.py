@@ -29,6 +29,7 @@ from commands import (
 
 from percola import Repository
 from percola.cells import DeadLetter, Kind, encode_dead_letter, failed_column
+from percola.coordination.local.coordination import LocalCoordination
 from percola.store.base import Put, RowMutation
 
 __all__ = ["folder", "repo"]
@@ -117,6 +118,24 @@ def test_an_observer_is_paused_and_resumed_while_its_worker_runs(
     wrong = call("--repo", repo.address, "observers", "pause", "mesure")
     assert is_error(wrong, "No live worker runs", "'mesure'", "not paused", "measure, rate.")
     assert repo.paused_observers() == []
+
+
+def test_processes_of_several_machines_are_told_with_their_machines(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In containers each is the process 1."""
+    live = [
+        {"token": f"1-{host}", "pid": 1, "host": host, "observers": {"docs.contents": ["measure"]}}
+        for host in ("worker-b", "worker-a")
+    ]
+    monkeypatch.setattr(LocalCoordination, "processes", lambda coordination: live)
+    where = ("--repo", repo.address)
+    assert "1 on worker-a, 1 on worker-b" in call(*where, "observers", COLUMNS="200").out
+    [one] = call(*where, "observers", "--json").json["observers"]
+    assert one["pids"] == [1, 1]
+    assert one["processes"] == [{"pid": 1, "host": "worker-a"}, {"pid": 1, "host": "worker-b"}]
+    status = call(*where, "status", COLUMNS="200").out
+    assert "1 on worker-b (docs.contents); 1 on worker-a (docs.contents)" in status
 
 
 def test_a_worker_that_is_to_end_when_idle_says_what_is_paused(app: Path, repo: Repository) -> None:

@@ -383,9 +383,10 @@ def print_observers(observers: Sequence[Mapping[str, Any]]) -> None:
     grid = _grid("observer", "columns", "dirty cells", "processes", "state")
     grid.columns[2].justify = "right"
     for one in observers:
-        pids = ", ".join(map(str, one["pids"]))
-        state = Text("paused", style="yellow") if one["paused"] else Text("runs" if pids else "")
+        running = ", ".join(_named(live["pid"], live["host"]) for live in one["processes"])
+        state = Text("runs" if running else "")
         if one["paused"]:
+            state = Text("paused", style="yellow")
             reason = one["paused"]["reason"]
             state.append(f" {_ago(one['paused']['since_ms'])}", "none")
             state.append(f": {printable(reason)}" if reason else "", "none")
@@ -393,7 +394,7 @@ def print_observers(observers: Sequence[Mapping[str, Any]]) -> None:
             one["name"],
             ", ".join(one["columns"]),
             f"{one['dirty']:,}",
-            pids or "no live worker",
+            running or "no live worker",
             state,
         )
     console().print(grid)
@@ -505,8 +506,14 @@ def _describe_processes(processes: Sequence[Process]) -> str:
     if not processes:
         return "none that write or observe"
     return "; ".join(
-        f"{one.pid} ({', '.join(sorted(one.observers)) or 'observes nothing'})" for one in processes
+        f"{_named(one.pid, one.host)} ({', '.join(sorted(one.observers)) or 'observes nothing'})"
+        for one in processes
     )
+
+
+def _named(pid: int, host: str) -> str:
+    """A process, with its machine: in containers all have the number 1."""
+    return f"{pid} on {printable(host)}" if host else str(pid)
 
 
 # --- Words and numbers ------------------------------------------------------------------

@@ -175,11 +175,16 @@ def observers_list(session: Session) -> None:
         paused = {one.name: one for one in repo.paused_observers()}
         columns |= {name: list(one.columns) for name, one in paused.items() if name not in columns}
         live, dirty = processes(repo), repo.pending()
+    running = {
+        name: sorted((one.host, one.pid) for one in live if _runs(one.observers, name))
+        for name in columns
+    }
     found = [
         {
             "name": name,
             "columns": observed,
-            "pids": sorted(one.pid for one in live if _runs(one.observers, name)),
+            "pids": sorted(pid for _, pid in running[name]),
+            "processes": [{"pid": pid, "host": host} for host, pid in running[name]],
             "dirty": sum(dirty.get(column, 0) for column in observed),
             "paused": _paused_json(paused[name]) if name in paused else None,
         }
