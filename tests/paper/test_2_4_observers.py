@@ -212,14 +212,15 @@ def test_a_failing_observer_runs_the_others_once_and_not_again_and_again(repo: R
     assert len(list(failures(repo))) == 3
 
 
-def test_counters_of_an_observer_begin_at_zero(repo: Repository) -> None:
+def test_counters_and_histograms_of_an_observer_begin_at_zero(repo: Repository) -> None:
     # Prometheus sees no increase in one that appears with its first event.
-    metrics = Worker(repo, [observer(contents, name="idle")(lambda t, row: None)]).metrics
-    for name in ("runs", "conflicts", "failures", "dead_lettered", "batches", "batches_split"):
-        value = metrics.registry.get_sample_value(
-            f"percola_observer_{name}_total", {"observer": "idle"}
+    idle = observer(contents, name="idle")(lambda t, row: None)
+    registry = Worker(repo, [idle], survey=15.0).metrics.registry
+    counters = ("runs", "conflicts", "failures", "dead_lettered", "batches", "batches_split")
+    for name in (*(f"{one}_total" for one in counters), "seconds_count", "latency_seconds_count"):
+        assert registry.get_sample_value(f"percola_observer_{name}", {"observer": "idle"}) == 0, (
+            name
         )
-        assert value == 0, name
 
 
 class _Reads(PassingStore):

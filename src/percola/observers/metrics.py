@@ -117,7 +117,7 @@ class WorkerMetrics:
         self._committed: dict[str, tuple[Counter, Histogram]] = {}
         counters = self.runs, self.batches, self.split, self.conflicts, self.failures
         for name in observers:
-            for counter in (*counters, self.dead_lettered):
+            for counter in (*counters, self.dead_lettered, self.seconds):
                 counter.labels(name)
 
     def committed(self, observer: str, rows: int, seconds: float) -> None:
@@ -157,6 +157,7 @@ class WorkerMetrics:
         retention: float | None,
     ) -> None:
         """Export what surveys find as well, and which of the worker's observers are paused."""
+        self.latency.observers = observers
         self.registry.register(_SurveyMetrics(observers, paused, surveyed, retention))
 
     def counts(self) -> dict[str, dict[str, float]]:
@@ -175,9 +176,14 @@ class WorkerMetrics:
 
 
 class _Latencies(Collector):
-    """The histogram of latencies, which takes those of a batch at once, under one lock."""
+    """The histogram of latencies, which takes those of a batch at once, under one lock.
+
+    Attributes:
+        observers: the names of those whose histograms begin at 0.
+    """
 
     def __init__(self) -> None:
+        self.observers: Sequence[str] = ()
         self._start_afresh()
         at_fork(self._start_afresh)
 
@@ -208,13 +214,14 @@ class _Latencies(Collector):
             labels=["observer"],
         )
         with self._guard:
-            for observer, counts in self._counts.items():
+            for observer in dict.fromkeys((*self.observers, *self._counts)):
+                counts = self._counts.get(observer) or [0] * (len(LATENCIES) + 1)
                 reached = itertools.accumulate(counts)
                 buckets = [
                     ("+Inf" if bound == math.inf else repr(bound), float(count))
                     for bound, count in zip((*LATENCIES, math.inf), reached, strict=True)
                 ]
-                family.add_metric([observer], buckets, self._sums[observer])
+                family.add_metric([observer], buckets, self._sums.get(observer, 0.0))
         yield family
 
 
