@@ -4,14 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from commands import call, is_error, run
+from joints import TABLES, TTL, joint, row, title, write
 from stores import Program
 
 import percola
-from percola import Table
+from percola import LockTimeoutError, Table
+from percola.cells import MAX_TS, Cell, Kind
+from percola.clock import Clock
+from percola.coordination.local.coordination import LocalCoordination
 
 
-def test_locks_shows_transactions_their_cells_and_whether_the_owner_lives(tmp_path: Path) -> None:
+def test_locks_shows_transactions_their_cells_and_whether_the_owner_lives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "locked"
     table = Table("bank")
     table.column("bal", int, observed=True)
@@ -30,6 +37,12 @@ def test_locks_shows_transactions_their_cells_and_whether_the_owner_lives(tmp_pa
         assert call("--repo", folder, "locks", "--limit", 0).out.splitlines()[1:] == lines[1:]
         two = call("--repo", folder, "locks", "--limit", 2, "--json").json["locks"]
         assert [one["row"] for one in two] == ["a", "b"]
+        live = [{"token": two[0]["owner"], "pid": 1, "host": "worker-a", "observers": {}}]
+        with monkeypatch.context() as patched:  # As on a cluster.
+            patched.setattr(LocalCoordination, "processes", lambda coordination: live)
+            pid = two[0]["owner"].partition("-")[0]
+            out = call("--repo", folder, "locks").out
+            assert f"of process {pid} on worker-a, which is alive" in out
         program.kill()
     answer = run("--repo", folder, "locks")
     assert "which has ended" in answer.out and "whoever reads or writes" in answer.out
@@ -45,6 +58,25 @@ def test_locks_shows_transactions_their_cells_and_whether_the_owner_lives(tmp_pa
     assert is_error(run("--repo", folder, "get", "a", "bal"), "no value")
     out = run("--repo", folder, "locks").out
     assert "its primary, bank['a'].bal, is decided already" in out
-    for row in ("b", "c"):
-        run("--repo", folder, "get", row, "bal")
+    for name in ("b", "c"):
+        run("--repo", folder, "get", name, "bal")
     assert run("--repo", folder, "locks").out == "No cell is locked.\n"
+
+
+def test_the_locks_of_a_job_of_spark_are_its_own_and_of_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have no owner's token, and live by their primary, which the job refreshes."""
+    where = ("--repo", tmp_path / "repo", "locks")
+    with percola.open(tmp_path / "repo", TABLES, lock_wait_seconds=0.01) as repo:
+        write(joint(repo), 0, [row("a", "new")])
+        head, *_ = call(*where).out.splitlines()
+        assert head.startswith("Transaction 4 of a job of Spark, which is alive; refreshed")
+        cell = Cell("docs", b"a", title.key)
+        [(start_ts, raw)] = repo.context.store.entries(cell, Kind.LOCK, 0, MAX_TS)
+        with pytest.raises(LockTimeoutError, match=r"\(owner a job of Spark\)"):
+            repo.context.resolver.wait_out(cell, start_ts, raw)
+        later = Clock.wall_ms
+        monkeypatch.setattr(Clock, "wall_ms", lambda clock: later(clock) + int(TTL * 2000))
+        head, *_ = call(*where).out.splitlines()
+        assert "a job of Spark, which is silent, and rolled back by whoever meets it" in head

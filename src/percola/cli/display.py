@@ -288,10 +288,17 @@ def _describe_change(change: Change, times: CommitTimes, schema: Schema) -> Text
     return text
 
 
-def print_locks(locks: Sequence[HeldLock], schema: Schema, *, shown: int | None = None) -> None:
+def print_locks(
+    locks: Sequence[HeldLock],
+    schema: Schema,
+    *,
+    shown: int | None = None,
+    hosts: Mapping[str, str] | None = None,
+) -> None:
     """Print the locks by transaction, and how those of dead owners will be resolved.
 
-    Of each transaction the first `shown`, its primary among them; None: all.
+    Of each transaction the first `shown`, its primary among them; None: all. `hosts` has the
+    machines of live processes by their tokens.
     """
     out = console()
     print_line = _printer(out)
@@ -303,11 +310,13 @@ def print_locks(locks: Sequence[HeldLock], schema: Schema, *, shown: int | None 
         by_transaction.setdefault(lock.start_ts, []).append(lock)
     for start_ts, group in sorted(by_transaction.items()):
         first = min(group, key=lambda lock: not lock.is_primary)
-        pid, _, rest = first.record.owner.partition("-")
-        owner = f"process {pid}" if pid.isdigit() and rest else first.record.owner
         head = Text(f"Transaction {start_ts}", style="bold")
-        head.append(f" of {owner}, ", "not bold")
-        if first.owner_alive:
+        head.append(f" of {_owner(first.record.owner, hosts or {})}, ", "not bold")
+        # Of a joint transaction the primary alone is refreshed, and it lives by that.
+        is_silent = not first.record.owner and first.age_seconds * 1000 > first.record.ttl_ms
+        if is_silent and first.is_primary:
+            head.append("which is silent, and rolled back by whoever meets it", "not bold red")
+        elif first.owner_alive:
             head.append("which is alive", "not bold green")
         else:
             head.append("which has ended", "not bold red")
@@ -329,6 +338,14 @@ def print_locks(locks: Sequence[HeldLock], schema: Schema, *, shown: int | None 
             "Nothing is wrong with a lock whose process has ended: whoever reads or writes the "
             "cell next finishes its transaction or undoes it."
         )
+
+
+def _owner(token: str, hosts: Mapping[str, str]) -> str:
+    """Who owns a lock: a process, by its token; the locks of a job of Spark have none."""
+    pid, _, rest = token.partition("-")
+    if not (pid.isdigit() and rest):
+        return printable(token) or "a job of Spark"
+    return f"process {_named(pid, hosts.get(token, ''))}"
 
 
 def print_notifications(
@@ -511,7 +528,7 @@ def _describe_processes(processes: Sequence[Process]) -> str:
     )
 
 
-def _named(pid: int, host: str) -> str:
+def _named(pid: int | str, host: str) -> str:
     """A process, with its machine: in containers all have the number 1."""
     return f"{pid} on {printable(host)}" if host else str(pid)
 

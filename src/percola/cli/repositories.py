@@ -151,7 +151,8 @@ def locks(session: Session, limit: int | None) -> None:
             some = (documents.held_lock_json(one, schema) for one in found if is_listed(one))
             documents.write_json_list("locks", some)
         else:
-            display.print_locks(list(found), schema, shown=shown)
+            hosts = {one.token: one.host for one in inspection.processes(repo)}
+            display.print_locks(list(found), schema, shown=shown, hosts=hosts)
 
 
 @click.command()

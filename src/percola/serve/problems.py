@@ -65,6 +65,8 @@ def problems(view: View, start_command: str = START, *, can_act: bool = False) -
     if view.locks and view.locks[0].age_s > _LOCKED:
         lock = view.locks[0]
         owner = "a process that is alive" if lock.held.owner_alive else "a process that has ended"
+        if not lock.held.record.owner:
+            owner = "a job of Spark"
         found.append(
             Problem(
                 f"A lock of {owner} is {duration(lock.age_s)} old.",

@@ -185,10 +185,11 @@ class LockResolver:
         while (answer := look()) is None:
             attempt += 1
             if self._clock.monotonic() > deadline:
+                owner = decode_lock(raw).owner or "a job of Spark"
                 raise LockTimeoutError(
                     f"{self._shown(cell)} "
                     f"has been locked for {self._wait_seconds:.0f} s by the live "
-                    f"transaction that started at {start_ts} (owner {decode_lock(raw).owner}). "
+                    f"transaction that started at {start_ts} (owner {owner}). "
                     "Try again, or end that process."
                 )
             self._clock.sleep(backoff(self._random, attempt, first=_FIRST_WAIT, most=_LONGEST_WAIT))

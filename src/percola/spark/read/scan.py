@@ -279,8 +279,8 @@ class RangeReader:
                 raise LockTimeoutError(
                     f"{self._context.shown(cell)} "
                     f"is locked by the live transaction that started at {start_ts} (owner "
-                    f"{decode_lock(raw).owner}). Read with onLock=wait, or with onLock=avoid to "
-                    "see the table as it was before."
+                    f"{decode_lock(raw).owner or 'a job of Spark'}). Read with onLock=wait, or "
+                    "with onLock=avoid to see the table as it was before."
                 )
             if not gone:
                 value = state_beneath(self._store, cell, self._ts)[2]
