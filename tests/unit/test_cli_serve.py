@@ -60,6 +60,21 @@ def refused(folder: Path, *words: object) -> Answer:
     return run("--repo", folder, "serve", "--port", 0, *words, cwd=folder.parent)
 
 
+def test_the_tables_of_a_module_are_not_added_to_the_repository_of_another_program(
+    folder: Path, tmp_path: Path
+) -> None:
+    """They would stay there for good, after a slip in --repo: only workers add them."""
+    other = tmp_path / "other"
+    percola.open(other, [Table("other")]).close()
+    with serving(other, "app:measure") as (address, _):
+        assert get(address).status_code == 200
+    for words in (("rerun",), ("observers", "pause")):
+        answer = run("--repo", other, *words, "app:measure", cwd=tmp_path)
+        assert is_error(answer, "The repository has no table 'docs'. It has: other."), answer
+    with percola.open(other) as repo:
+        assert [table.name for table in repo.schema] == ["other"]
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_serves_until_a_signal(folder: Path, number: signal.Signals) -> None:
     with serving(folder, "app:measure") as (address, server):

@@ -122,7 +122,8 @@ def _opened(
 @contextmanager
 def _loaded(session: Session, target: str) -> Iterator[tuple[Repository, Observer[Any]]]:
     """The repository, and the only observer that MODULE:NAME gives."""
-    with session.user_code(), targets.opened(session.where(), target) as (repo, found):
+    opened = targets.opened(session.where(), target, adds=False)
+    with session.user_code(), opened as (repo, found):
         if len(found) != 1:
             names = ", ".join(one.name for one in found) or "none"
             raise UsageError(

@@ -110,7 +110,9 @@ def serve(
             repo = stack.enter_context(session.open())
         else:
             stack.enter_context(session.user_code())
-            repo, observers = stack.enter_context(targets.opened(session.where(), target))
+            repo, observers = stack.enter_context(
+                targets.opened(session.where(), target, adds=False)
+            )
         login = Login(token, repo.context.clock)
         made = app.make_app(repo, observers, Names(host, names), login)
         server = listening.make_server(made, tls_cert=tls_cert, tls_key=tls_key, proxies=proxies)

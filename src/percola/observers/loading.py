@@ -32,12 +32,18 @@ _POSITIONAL: Final = (
 
 @contextmanager
 def opened(
-    address: str, target: str, schema: str | None = None, *, durability: str | None = None
+    address: str,
+    target: str,
+    schema: str | None = None,
+    *,
+    durability: str | None = None,
+    adds: bool = True,
 ) -> Iterator[tuple[Repository, list[Observer[Any]]]]:
     """Open a repository and load the observers to run on it, for the length of a block.
 
     Opens it with the tables of the observers' columns and those of `schema`, which names tables
-    that the observers only write to. `durability` as for `percola.open`.
+    that the observers only write to. `durability` as for `percola.open`. Unless it `adds` tables,
+    those that the repository lacks are left out: it may be another program's.
 
     Raises what `load_observers`, `load_schema` and `percola.open` raise; NotARepositoryError if
     there is no repository at `address`.
@@ -45,8 +51,10 @@ def opened(
     with repository.open(address, create=False, durability=durability) as repo:
         observers = load_observers(target, repo)
         tables = {one.name: one for one in (() if schema is None else load_schema(schema))}
+        known = {table.name for table in repo.schema}
         for one in observers:
-            tables.setdefault(one.table.name, one.table)
+            if adds or one.table.name in known:
+                tables.setdefault(one.table.name, one.table)
         with repository.open(
             address, list(tables.values()), create=False, durability=durability
         ) as whole:

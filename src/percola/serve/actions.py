@@ -71,7 +71,8 @@ class Actions:
 
     def __init__(self, repo: Repository, observers: Iterable[Observer[Any]] = ()) -> None:
         self._repo = repo
-        self._observers = {one.name: one for one in observers}
+        known = {table.name for table in repo.schema}
+        self._observers = {one.name: one for one in observers if one.table.name in known}
         self._numbers = itertools.count(1)
         self._start_afresh()
         forks.at_fork(self._start_afresh)
