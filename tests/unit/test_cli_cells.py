@@ -40,6 +40,7 @@ from percola import Repository, Table
 from percola.catalog import RUNS
 from percola.cells import DeadLetter, Kind, encode_dead_letter, failed_column
 from percola.cli import display
+from percola.coordination.local.coordination import LocalCoordination
 from percola.store.base import Put, RowMutation
 
 __all__ = ["folder", "repo"]
@@ -310,6 +311,20 @@ def test_scan_refuses_what_contradicts_itself(repo: Repository) -> None:
 
 
 # --- empty ------------------------------------------------------------------------------
+
+
+def test_empty_says_whether_a_worker_observes_what_it_deletes(
+    repo: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("--repo", repo.address, "empty", "docs", "--yes", "--column", "contents")
+    for column, told in (
+        ("docs.contents", "a worker will look"),
+        ("bank.bal", "no worker observes it now, so start one"),
+    ):
+        put(repo, contents, "a", b"x")
+        live = [{"token": "1-x", "pid": 1, "observers": {column: ["measure"]}}]
+        monkeypatch.setattr(LocalCoordination, "processes", lambda coordination, live=live: live)
+        assert call(*words).out.endswith(f"Observers are to see that: {told}.\n")
 
 
 def test_empty_asks_before_it_deletes(folder: Path, repo: Repository) -> None:

@@ -213,11 +213,12 @@ def empty(
                 _confirm(f"Delete {_of(found, whole.name)} in {repo.address}?")
             found = work("Deleting", dry_run=False)
         told = f"{'Would delete' if dry_run else 'Deleted'} {_of(found, whole.name)}."
-        observed = any(getattr(one, "observed", False) for one in chosen or whole.members)
+        members = [one for one in chosen or whole.members if getattr(one, "observed", False)]
+        observed = [f"{whole.name}.{one.name}" for one in members]
         if found.cells and observed and not (silent or dry_run):
             from percola.cli.rerun import who_runs  # Other commands here start without it.
 
-            told += f" Observers are to see that: {who_runs(repo, None)}."
+            told += f" Observers are to see that: {who_runs(repo, None, observed)}."
     session.show(
         {"table": whole.name, "rows": found.rows, "cells": found.cells, "dry_run": dry_run}, told
     )

@@ -6,7 +6,7 @@ lists, pauses and resumes observers.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -93,14 +93,22 @@ def sentence(done: Rerun, expected: str) -> str:
     return f"Marked {display.count(done.rows, 'row')} dirty{resumed}: {expected}."
 
 
-def who_runs(repo: Repository, name: str | None) -> str:
-    """Whether a worker will run this observer, or any if it is None, on the rows that are dirty."""
+def who_runs(repo: Repository, name: str | None, columns: Collection[str] = ()) -> str:
+    """Whether a worker will run this observer, or any if it is None, on the rows that are dirty.
+
+    Any of these columns (`table.column`), if some are given.
+    """
     paused = paused_observers(repo.context.store)
     if name in paused:
         return f"{name} is paused, and runs on them once 'percola observers resume {name}' is given"
     running = announced_observers(repo.context.coordination)
     if name is None:
-        return "a worker will look" if running else "no worker is running, so start one"
+        if not running:
+            return "no worker is running, so start one"
+        observed = {column for listed in running.values() for column in listed}
+        if columns and observed.isdisjoint(columns):
+            return "no worker observes it now, so start one"
+        return "a worker will look"
     if name in running:
         return f"workers run {name} on them"
     return f"no worker runs {name} now, so start one"
