@@ -428,7 +428,7 @@ class Table(Generic[R]):
         if self._row_codec is not None:
             raise UsageError(
                 f"Rows of the table {self.name!r} are {self.rows_name}, of which none begins "
-                "another: choose rows by a start and an end, not by a prefix."
+                "another: a scan chooses some by a start and an end, and nothing by a prefix."
             )
         return self.encode_row(prefix)
 

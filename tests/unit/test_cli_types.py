@@ -136,7 +136,11 @@ def test_a_row_that_is_no_date_is_refused_in_a_sentence(repo: Repository) -> Non
     where = ("--repo", repo.address)
     for words in (("get", "x", "sales"), ("set", "x", "sales", "1"), ("scan", "--start", "x")):
         assert is_error(call(*where, *words), "Rows of the table 'days' are date", "2010-10-04")
-    assert is_error(call(*where, "scan", "--prefix", "2010-10-04"), "not by a prefix")
+    for words in (("scan",), ("empty", "days")):  # Of which only one takes a start.
+        answer = call(*where, *words, "--prefix", "2010-10-04")
+        assert is_error(
+            answer, "a scan chooses some by a start and an end, and nothing by a prefix"
+        )
     gone = call(*where, "get", "2010-10-04", "sales")
     assert is_error(gone, "days['2010-10-04'].sales has no value")
 

@@ -505,7 +505,7 @@ def test_rows_are_scanned_in_the_order_of_their_values(
                     assert [row.key for row in found] == rows[first:last]
             assert snapshot.get(value, rows[2]) == 2
             assert [row.key for row in snapshot.get_rows(table, rows[1:3])] == rows[1:3]
-            with pytest.raises(UsageError, match="not by a prefix"):
+            with pytest.raises(UsageError, match="and nothing by a prefix"):
                 snapshot.scan(table, prefix=rows[0])
             with pytest.raises(WrongTypeError, match=r"Rows of the table 't' are .*, but this is"):
                 snapshot.get(value, "text")
