@@ -9,7 +9,8 @@ import pytest
 from stores import in_memory
 
 from percola import Table, Worker, WrongTypeError
-from percola.recipes import COUNTER, Monoid, Tree, check, top
+from percola.inspection import failures
+from percola.recipes import COUNTER, MIN, Monoid, Tree, check, top
 
 
 def halves(contribution: Any) -> list[Any]:
@@ -46,3 +47,25 @@ def test_what_a_monoid_cannot_take_is_refused_where_it_is_contributed_and_not_in
     Worker(repo, tree.observers, threads=1).run_until_idle()
     assert tree.get(repo.snapshot(), "g") == value
     assert check(repo, [tree]) == []
+
+
+@pytest.mark.parametrize(
+    ("monoid", "good", "bad"),
+    [(MIN, [1, "a"], [None, "b"]), (MIN, 1, {"b": 1}), (top(2), [[1, "a"]], [["x", "b"]])],
+)
+def test_the_dead_letter_of_a_group_says_which_contributions_cannot_be_combined(
+    monoid: Monoid, good: Any, bad: Any
+) -> None:
+    source = Table("source")
+    tree: Tree[str] = Tree("tree", source, monoid)
+    repo = in_memory([source, *tree.tables])
+    repo.run(lambda t: [tree.contribute(t, row, {"g": good}) for row in "acd"])
+    repo.run(lambda t: tree.contribute(t, "b", {"g": bad}))
+    worker = Worker(repo, tree.observers, threads=1, attempts=1)
+    worker.run_until_idle()
+    (letter,) = failures(repo)
+    assert "WrongTypeError: Rows contribute " in letter.traceback
+    assert all(str(one).strip("[]") in letter.traceback for one in (good, bad))
+    repo.run(lambda t: tree.contribute(t, "b", {"g": good}))
+    worker.run_until_idle()
+    assert tree.get(repo.snapshot(), "g") is not None and check(repo, [tree]) == []

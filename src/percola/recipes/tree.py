@@ -84,9 +84,27 @@ class Monoid:
         """The aggregate of some aggregates; None if there are none."""
         if not values:
             return None
-        if self.combine_all is not None:
-            return self.combine_all(values)
-        return reduce(self.combine, values)
+        try:
+            if self.combine_all is not None:
+                return self.combine_all(values)
+            return reduce(self.combine, values)
+        except TypeError:
+            self._name_culprits(values)
+            raise
+
+    def _name_culprits(self, values: Sequence[Any]) -> None:
+        """Raise a WrongTypeError with the first two that cannot be combined, if there are two."""
+        total = values[0]
+        for one in values[1:]:
+            try:
+                combined = self.combine(total, one)
+            except TypeError as error:
+                raise WrongTypeError(
+                    f"Rows contribute {total!r:.200} and {one!r:.200} to one group, and {self.name} "
+                    f"of these is an error ({error}): the group waits until one of them "
+                    "contributes something else."
+                ) from error
+            total = combined
 
 
 MAX: Final = Monoid("max", max)
