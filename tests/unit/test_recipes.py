@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from hypothesis import given, settings
@@ -637,6 +638,7 @@ def test_different_parts_have_different_keys_that_fit(left: str, right: str) -> 
     assert len(part(left * 9).encode()) <= PART_BYTES
     assert "/" not in part(left)
     assert join(left, right).split("/") == [part(left), part(right)]
+    assert "~" in part(left) or unquote(part(left)) == left  # As docs/recipes.md says.
 
 
 # --- Contributions ------------------------------------------------------------------------

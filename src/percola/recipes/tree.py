@@ -100,8 +100,8 @@ class Monoid:
                 combined = self.combine(total, one)
             except TypeError as error:
                 raise WrongTypeError(
-                    f"Rows contribute {total!r:.200} and {one!r:.200} to one group, and {self.name} "
-                    f"of these is an error ({error}): the group waits until one of them "
+                    f"Rows contribute {total!r:.200} and {one!r:.200} to one group, and "
+                    f"{self.name} of these is an error ({error}): the group waits until one of them "
                     "contributes something else."
                 ) from error
             total = combined
@@ -369,8 +369,8 @@ class Tree(Recipe, Generic[R]):
         monoid: how contributions are combined.
         feed: whether changes of the derived table can be followed.
         observed: whether `value` is an observed column: an observer of it runs for the row
-            `key(group)` when the aggregate of a group has changed, and may contribute for that row
-            to another recipe, whose source is `table`.
+            `key(group)` when the aggregate of a group has changed, reads it by `t.get(value, row)`,
+            and may contribute for that row to another recipe, whose source is `table`.
 
     Attributes:
         table: the derived table.
@@ -427,7 +427,10 @@ class Tree(Recipe, Generic[R]):
 
     @staticmethod
     def key(group: str) -> str:
-        """The row of a group's aggregate."""
+        """The row of a group's aggregate: the group, with '/' as '%2F', '%', '~' and NUL likewise.
+
+        `urllib.parse.unquote` undoes that, but for groups of more than 96 bytes, which are cut.
+        """
         return part(group)
 
     def get(self, now: Snapshot, group: str) -> Any:
