@@ -101,8 +101,8 @@ class Monoid:
             except TypeError as error:
                 raise WrongTypeError(
                     f"Rows contribute {total!r:.200} and {one!r:.200} to one group, and "
-                    f"{self.name} of these is an error ({error}): the group waits until one of them "
-                    "contributes something else."
+                    f"{self.name} of these is an error ({error}): the group waits until one of "
+                    "them contributes something else."
                 ) from error
             total = combined
 
