@@ -45,7 +45,7 @@ from percola.repository import Repository
 from percola.schema import Column, Family, R, Table, WeakColumn
 from percola.store.base import CellState, ChangedRow, Store
 from percola.store.walks import state_beneath
-from percola.transactions.row import Row
+from percola.transactions.row import Row, Wanted
 from percola.transactions.settled import settle_up_to, settled_up_to
 from percola.transactions.snapshot import Snapshot
 
@@ -70,9 +70,6 @@ _CHANGES: Final = 128
 
 _CHANGES_BYTES: Final = 4 * 1024 * 1024
 """Where the last ones were large, about as many bytes of them."""
-
-Wanted = Sequence[tuple[bytes, bool]] | None
-"""The columns to read, as for `Store.scan`: (name, is_prefix) pairs, or None for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +231,10 @@ def changes(
         UsageError: one of the timestamps has not come yet, or `upto` is below `after`.
         LockTimeoutError: a live transaction that `upto` has to wait for takes too long.
     """
-    return _decoded(repo, table, raw_changes(repo, table, after, upto, columns, before=before))
+    if columns is not None and not isinstance(columns, Column | Family):
+        columns = tuple(columns)
+    images = raw_changes(repo, table, after, upto, columns, before=before)
+    return _decoded(repo, table, images, None if columns is None else [*map(_pair, columns)])
 
 
 def raw_changes(
@@ -317,6 +317,10 @@ def _named(
     return _all_named(table) if columns is None else snapshot._wanted(table, columns)
 
 
+def _pair(one: Column[Any, Any] | Family[Any, Any]) -> tuple[bytes, bool]:
+    return (one.read, True) if isinstance(one, Family) else (one.key, False)
+
+
 def _all_named(table: Table[Any]) -> Wanted:
     """All columns of a table, by name where that is possible: then they are read faster."""
     members = [one for one in table.members if not isinstance(one, WeakColumn)]
@@ -324,15 +328,17 @@ def _all_named(table: Table[Any]) -> Wanted:
     return named if len(named) == len(members) else None
 
 
-def _decoded(repo: Repository, table: Table[R], images: Iterator[RowImage]) -> Iterator[Change[R]]:
+def _decoded(
+    repo: Repository, table: Table[R], images: Iterator[RowImage], read: Wanted
+) -> Iterator[Change[R]]:
     times: CommitTimes | None = None
     for one in images:
         key = table.decode_row(one.row)
         names = tuple(name.decode() for name in one.changed)
         times = times or repo.commit_times()
         _, by = times.of(one.commit_ts)
-        image = Row(table, key, one.values)
-        was = None if one.before is None else Row(table, key, one.before)
+        image = Row(table, key, one.values, read)
+        was = None if one.before is None else Row(table, key, one.before, read)
         yield Change(key, one.commit_ts, names, image, by, was)
 
 

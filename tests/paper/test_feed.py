@@ -108,6 +108,8 @@ def test_a_part_of_the_columns_may_be_asked_for_and_every_change_is_reported_all
         ("b", ("note",)),
     ]
     assert [values(one) for one in found] == [{"bal": 1, "tag:x": "y"}, {}]
+    with pytest.raises(UsageError, match=r"note of the row 'a' was not read"):  # Not: deleted.
+        found[0].image.get(note)
 
 
 def rows_read(repo: Repository) -> tuple[OneStepStore, list[int]]:

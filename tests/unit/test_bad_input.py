@@ -368,6 +368,39 @@ def test_a_column_of_another_table_is_refused_of_a_row_also_if_its_name_is_the_s
             call()
 
 
+def test_a_row_refuses_to_tell_of_a_column_that_was_not_read(repo: Repository) -> None:
+    """It would say that the row has none, and a sum over rows would be wrong in silence."""
+    repo.run(lambda t: [t.set(title, "a", "A"), t.set(size, "a", 7), t.set(tags["xy"], "a", 1)])
+    now, begun = repo.snapshot(), repo.transaction()
+    some = [title, tags.starting("x")]
+    rows = [
+        now.get_row(docs, "a", some),
+        begun.get_row(docs, "a", some),
+        begun.get_rows(docs, ["a"], some)[0],
+        *now.scan(docs, columns=some),
+        now.get_row(docs, "nothing", some),
+    ]
+    for row in rows:
+        calls: list[Callable[[], object]] = [
+            lambda row=row: row.get(size, 0),  # type: ignore[misc]
+            lambda row=row: row[size],  # type: ignore[misc]
+            lambda row=row: size in row,  # type: ignore[misc]
+            lambda row=row: row.get(tags["y"]),  # type: ignore[misc]
+            lambda row=row: row.family(tags.starting("y")),  # type: ignore[misc]
+        ]
+        for call in calls:
+            with pytest.raises(UsageError, match=r"docs\..* of the row '.*' was not read: name it"):
+                call()
+        there = row.key == "a"
+        assert (row.get(title), tags["xy"] in row) == (("A", True) if there else (None, False))
+        assert row.get(tags["x"]) is None  # Begins as what was read does: there is none.
+        assert row.family(tags) == ({"xy": 1} if there else {})
+    with pytest.raises(UsageError, match=r"docs\.tag.* was not read"):
+        now.get_row(docs, "a", [title]).family(tags)
+    assert now.get_row(docs, "a", [tags["xy"]]).family(tags) == {"xy": 1}
+    assert now.get_row(docs, "a").get(blob) is None  # All columns were read.
+
+
 def test_one_thing_in_place_of_a_list_is_refused_in_a_sentence(repo: Repository) -> None:
     look = observer(seen, name="look")(lambda t, row: None)
     now = repo.snapshot()

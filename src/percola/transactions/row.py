@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, NoReturn, TypeVar, overload
 
 from percola.codecs import V
@@ -14,15 +14,24 @@ D = TypeVar("D")
 Columns = Iterable[Column[R, Any] | Family[R, Any]] | None
 """The columns and families of a row that are read; None: all."""
 
+Wanted = Sequence[tuple[bytes, bool]] | None
+"""The same as the store takes them: (name, is_prefix) pairs."""
+
 
 class Row(Generic[R]):
-    """One row of a table as a snapshot sees it: those of the requested columns that exist."""
+    """One row of a table as a snapshot sees it: those of the requested columns that exist.
 
-    __slots__ = ("_table", "_values", "key")
+    To ask for a column that was not requested is a UsageError: the row may have it or not.
+    """
 
-    def __init__(self, table: Table[R], key: R, values: dict[bytes, bytes]) -> None:
+    __slots__ = ("_read", "_table", "_values", "key")
+
+    def __init__(
+        self, table: Table[R], key: R, values: dict[bytes, bytes], read: Wanted = None
+    ) -> None:
         self._table: Table[R] = table
         self._values = values
+        self._read = read
         self.key: R = key
 
     def __repr__(self) -> str:
@@ -40,12 +49,28 @@ class Row(Generic[R]):
         try:
             if column.table_name != self._table.name:
                 self._refuse(column)
-            return self._values.get(column.key)
+            raw = self._values.get(column.key)
         except AttributeError:
             raise UsageError(
                 f"{column!r} is not a Column: name a column of the table {self._table.name!r} as "
                 "your program has declared it, or as its `resolve` finds it by name."
             ) from None
+        if raw is None and self._read is not None and (column.key, False) not in self._read:
+            self._check_read(column, column.key)
+        return raw
+
+    def _check_read(self, member: Readable[Any, Any] | Family[Any, Any], name: bytes) -> None:
+        """Check that a column, or something of a family, was read: else nothing is known of it."""
+        if any(
+            (is_prefix and name.startswith(one))
+            or (isinstance(member, Family) and one.startswith(name))
+            for one, is_prefix in self._read or ()
+        ):
+            return
+        raise UsageError(
+            f"{member!r} of the row {self.key!r} was not read: name it among the columns that are "
+            "read, or read all of them."
+        )
 
     def _refuse(self, member: Readable[Any, Any] | Family[Any, Any]) -> NoReturn:
         """Refuse a column of another table; this one may have one of its name."""
@@ -76,6 +101,8 @@ class Row(Generic[R]):
             raise UsageError(f"{family!r} is not a Family.")
         if family.table.name != self._table.name:
             self._refuse(family)
+        if self._read is not None:
+            self._check_read(family, family.read)
         skip = len(family.prefix)
         found = {
             name[skip:].decode(): raw

@@ -295,9 +295,10 @@ class Snapshot(SnapshotBase):
         self._check_table(table)
         key = table.encode_row(row)
         self._context.store.check_row(table.name, key)
-        for _, values in self._scan(table.name, key, key + b"\0", self._wanted(table, columns)):
-            return Row(table, row, values)
-        return Row(table, row, {})
+        wanted = self._wanted(table, columns)
+        for _, values in self._scan(table.name, key, key + b"\0", wanted):
+            return Row(table, row, values, wanted)
+        return Row(table, row, {}, wanted)
 
     def get_rows(
         self, table: Table[R], rows: Iterable[R], columns: Columns[R] = None
@@ -324,7 +325,7 @@ class Snapshot(SnapshotBase):
                 chunk = iter(read[0])
             else:
                 chunk = self._chunk(table.name, key, key + b"\0", stored[key], wanted)
-            found.append(Row(table, row, next((values for _, values in chunk), {})))
+            found.append(Row(table, row, next((values for _, values in chunk), {}), wanted))
         return found
 
     def _cells_of(
@@ -414,7 +415,7 @@ class Snapshot(SnapshotBase):
         self, table: Table[R], start: bytes, end: bytes, wanted: list[tuple[bytes, bool]] | None
     ) -> Iterator[Row[R]]:
         for key, values in self._scan(table.name, start, end, wanted):
-            yield Row(table, table.decode_row(key), values)
+            yield Row(table, table.decode_row(key), values, wanted)
 
     def _scan(
         self, table: str, start: bytes, end: bytes, wanted: list[tuple[bytes, bool]] | None
