@@ -486,7 +486,7 @@ class Attempt:
                     f"is written by the partitions {min(partition, self._partition)} and "
                     f"{max(partition, self._partition)} of the joint transaction "
                     f"{self._job.job!r}, and which of the two should win is not defined. Keep one "
-                    "of the two rows, or repartition by the row's key."
+                    "of the two rows, as the newest: a repartition by the key lets either win."
                 )
             fate = resolver.fate(lock.primary, lock_ts)
             if fate is None:  # It has finished, and has the claim.
