@@ -30,6 +30,7 @@ refresh = items.weak_column("refresh")
 label = items.column("label", str)
 runs = items.column("runs", int)
 plain = items.column("plain", int)
+tags = items.family("tag", str)
 other = Table("other").column("seen", observed=True)
 TABLES = [items]
 
@@ -210,6 +211,8 @@ def test_stacked_decorators_are_one_error_that_names_the_right_form() -> None:
         ((price, price), "names a column twice"),
         ((price, other), "tables items, other"),
         ((price, "category"), "not a column that can be observed"),
+        ((price, tags), "as families cannot: .* notify a weak column"),
+        ((tags["x"],), "items.tag:x cannot be observed, as families cannot"),
     ],
 )
 def test_columns_that_no_observer_can_have_are_refused(columns: Any, said: str) -> None:

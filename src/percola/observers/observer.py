@@ -71,7 +71,7 @@ from percola.cells import Cell, Kind, Op, ack_column, decode_ts, encode_ts, fail
 from percola.coordination.wake_ups import pool_of
 from percola.errors import ObserverError, ObserverTimeoutError
 from percola.observers.run_records import Recorder
-from percola.schema import Column, R, Table, WeakColumn, check_name
+from percola.schema import Column, Family, R, Table, WeakColumn, check_name
 from percola.transactions.context import TransactionContext
 from percola.transactions.retry import is_undone, not_callable_with, works_later
 from percola.transactions.snapshot import Snapshot
@@ -206,6 +206,11 @@ class Observer(Generic[R]):
 
     def _check_columns(self) -> None:
         for column in self.columns:
+            if isinstance(column, Family) or (isinstance(column, Column) and ":" in column.name):
+                raise ObserverError(
+                    f"{column!r} cannot be observed, as families cannot: have what writes it notify "
+                    "a weak column of the row, or write an observed column beside it."
+                )
             if not isinstance(column, Column | WeakColumn):
                 raise ObserverError(f"{column!r} is not a column that can be observed.")
             if isinstance(column, Column) and not column.observed:
