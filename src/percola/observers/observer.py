@@ -208,8 +208,8 @@ class Observer(Generic[R]):
         for column in self.columns:
             if isinstance(column, Family) or (isinstance(column, Column) and ":" in column.name):
                 raise ObserverError(
-                    f"{column!r} cannot be observed, as families cannot: have what writes it notify "
-                    "a weak column of the row, or write an observed column beside it."
+                    f"{column!r} cannot be observed, as families cannot: have what writes it "
+                    "notify a weak column of the row, or write an observed column beside it."
                 )
             if not isinstance(column, Column | WeakColumn):
                 raise ObserverError(f"{column!r} is not a column that can be observed.")
