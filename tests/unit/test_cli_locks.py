@@ -71,7 +71,7 @@ def test_the_locks_of_a_job_of_spark_are_its_own_and_of_no_process(
     with percola.open(tmp_path / "repo", TABLES, lock_wait_seconds=0.01) as repo:
         write(joint(repo), 0, [row("a", "new")])
         head, *_ = call(*where).out.splitlines()
-        assert head.startswith("Transaction 4 of a job of Spark, which is alive; refreshed")
+        assert head.startswith("Transaction 4 of the job 'job', which is alive; refreshed")
         cell = Cell("docs", b"a", title.key)
         [(start_ts, raw)] = repo.context.store.entries(cell, Kind.LOCK, 0, MAX_TS)
         with pytest.raises(LockTimeoutError, match=r"\(owner a job of Spark\)"):
@@ -79,4 +79,4 @@ def test_the_locks_of_a_job_of_spark_are_its_own_and_of_no_process(
         later = Clock.wall_ms
         monkeypatch.setattr(Clock, "wall_ms", lambda clock: later(clock) + int(TTL * 2000))
         head, *_ = call(*where).out.splitlines()
-        assert "a job of Spark, which is silent, and rolled back by whoever meets it" in head
+        assert "the job 'job', which is silent, and rolled back by whoever meets it" in head

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import joints
 import pytest
 from holders import Holder
 from http_served import running
@@ -197,6 +198,14 @@ def test_locks_are_listed_with_their_age_and_owner(ground: Ground) -> None:
         assert "1 locked cell" in told and "docs.contents primary" in told
         assert "the oldest lock" in told, "it holds the safe point back"
         assert f"at {holder.start_ts:,}" in told
+
+
+def test_of_the_locks_of_a_job_nobody_says_that_its_process_is_alive(ground: Ground) -> None:
+    repo = ground.repo(joints.TABLES)
+    joints.begin(joints.joint(repo, "load"), 0, 1).write([joints.row("a", "new")])
+    with served(repo) as page:
+        told = page.part("details")
+        assert "docs.title" in told and "a job" in told and "alive" not in told
 
 
 def test_what_takes_a_scan_of_whole_tables_is_not_read_and_it_says_so(

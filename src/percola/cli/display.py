@@ -311,7 +311,7 @@ def print_locks(
     for start_ts, group in sorted(by_transaction.items()):
         first = min(group, key=lambda lock: not lock.is_primary)
         head = Text(f"Transaction {start_ts}", style="bold")
-        head.append(f" of {_owner(first.record.owner, hosts or {})}, ", "not bold")
+        head.append(f" of {_owner(first, hosts or {})}, ", "not bold")
         # Of a joint transaction the primary alone is refreshed, and it lives by that.
         is_silent = not first.record.owner and first.age_seconds * 1000 > first.record.ttl_ms
         if is_silent and first.is_primary:
@@ -340,11 +340,14 @@ def print_locks(
         )
 
 
-def _owner(token: str, hosts: Mapping[str, str]) -> str:
-    """Who owns a lock: a process, by its token; the locks of a job of Spark have none."""
+def _owner(lock: HeldLock, hosts: Mapping[str, str]) -> str:
+    """Who owns a lock: a process, by its token, or a job of Spark, whose locks have none."""
+    token = lock.record.owner
+    if not token:
+        return f"the job {printable(lock.record.primary.row.decode('utf-8', 'backslashreplace'))!r}"
     pid, _, rest = token.partition("-")
     if not (pid.isdigit() and rest):
-        return printable(token) or "a job of Spark"
+        return printable(token)
     return f"process {_named(pid, hosts.get(token, ''))}"
 
 
