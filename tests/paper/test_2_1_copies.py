@@ -217,6 +217,26 @@ def test_a_dead_letter_is_one_in_the_copy_and_can_be_retried_there(
     assert (copied.dead_lettered(), copied.snapshot().get(letters, "a")) == (0, "elw")
 
 
+def test_a_dead_lettered_delete_is_seen_by_the_observer_when_it_is_retried_in_the_copy(
+    repo: Repository, target: Target
+) -> None:
+    put(repo, text, "a", "well")
+    work(repo)
+    with repo.transaction() as t:
+        t.delete(text, "a")
+
+    @observer(text, name="spell")
+    def fails(t: Transaction, row: str) -> None:
+        raise ValueError(f"cannot spell {row}")
+
+    Worker(repo, [measure, fails, look], attempts=1).run_until_idle()
+    copied = target.copied(repo)
+    assert retry_failures(copied) == 1
+    work(copied)
+    assert (copied.dead_lettered(), copied.snapshot().get(letters, "a")) == (0, "")
+    assert errors(copied) == []
+
+
 def frozen(source: Repository) -> Repository:
     """The source as it is now, every entry of its tables: what a copy is judged by."""
     frozen = in_memory(TABLES)

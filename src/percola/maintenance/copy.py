@@ -45,7 +45,7 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
 from functools import partial
@@ -240,11 +240,8 @@ def _opened_store(target: str) -> Iterator[Store]:
         return
     from percola.connect.cluster import open_store
 
-    store = open_store(network)
-    try:
+    with closing(open_store(network)) as store:
         yield store
-    finally:
-        store.close()
 
 
 def copy_store(
@@ -646,6 +643,7 @@ class _Copy:
         ts = self._ts
         cells = {one[0].column: WriteRecords(self._source, *one, _VERSIONS) for one in known}
         seen = _seen_by_then(cells, failed, ts)
+        dead = {name.split(b":", 2)[2] for name, letters in failed.items() if _upto(ts, letters)}
         for column in (notified.keys() | seen.keys()) - cells.keys():
             if self._context.columns.get((self._table, column)):
                 # It was deleted, and the delete has been answered and removed since.
@@ -667,7 +665,9 @@ class _Copy:
             ):
                 pending[commit_ts] = b""
             older = self._older(column, records, commit_ts)
-            if decode_write(raw).op is Op.DELETE and not (pending or commit_ts > self._floor):
+            # Without it, who retries its dead letter would find that nothing has changed.
+            stays = pending or column in dead or commit_ts > self._floor
+            if decode_write(raw).op is Op.DELETE and not stays:
                 continue
             for at, version in itertools.chain([change], older):
                 yield from self._version(Cell(self._table, row, column), at, version, records)
