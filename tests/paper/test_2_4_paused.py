@@ -405,6 +405,33 @@ def test_a_worker_is_idle_if_only_paused_observers_have_work(repo: Repository, r
     assert ran.take() == [("a", "x"), ("a", "y"), ("a", "z")]
 
 
+def test_a_dead_letter_that_another_change_answered_is_no_work_beside_a_paused_observer(
+    ground: Ground, ran: Ran
+) -> None:
+    well: list[bool] = []
+
+    @observer(contents, links, name="both")
+    def both(t: Transaction, row: str) -> None:
+        if not well:
+            raise ValueError(row)
+
+    a = ran.observer("a", contents)
+    bench = Operated(ground, a, both)
+    bench.operator.pause_observer(a)
+    bench.write(contents, "r")
+    bench.look()
+    bench.later()
+    assert bench.operator.dead_lettered() == 1
+    well.append(True)
+    bench.write(links, "r")
+    bench.look()
+    assert bench.operator.dead_lettered() == 0
+    assert Worker(bench.operator, [a, both], **QUICK).is_idle()
+    bench.operator.resume_observer(a)
+    bench.look()
+    assert (ran.take(), bench.operator.pending()) == ([("a", "r")], {})
+
+
 def test_a_dedicated_observer_can_be_paused(repo: Repository, ran: Ran) -> None:
     a, b = ran.observer("a", target, dedicated=True), ran.observer("b", contents)
     repo.pause_observer(a)

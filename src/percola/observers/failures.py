@@ -194,22 +194,14 @@ class Failures:
 
         Infinite if only those that are `paused` have yet to run.
         """
-        attempts = decode_attempts(raw)
+        attempts, store = decode_attempts(raw), self._context.store
         active = [one for one in group if one.name not in paused] if paused else group
         # An observer without a record may have run already: acknowledgments are not read here.
         if any(one.name not in attempts for one in active):
             return 0.0
-        if active is not group and all(self._is_done(attempts[one.name]) for one in active):
+        if active is not group and all(_is_done(store, attempts[one.name]) for one in active):
             return math.inf
         return self.until_next_attempt(raw, paused)
-
-    def _is_done(self, attempts: Attempts) -> bool:
-        """Whether an observer has handled the change, or it is dead-lettered for it.
-
-        With a separate notify table the record of that may be wrong: see `is_dead_lettered`.
-        """
-        is_dead = attempts.due_ms is None and not self._context.store.has_notify_table
-        return is_dead or attempts == HANDLED
 
     def until_next_attempt(self, raw: bytes, paused: frozenset[str] = _NOBODY) -> float:
         """Seconds until the earliest recorded attempt is due of observers that are not paused."""
@@ -381,13 +373,24 @@ def is_dead_lettered(store: Store, one: Observer[Any], dirty: DirtyCell) -> bool
     return bool(store.entries(failed, Kind.FAILED, dirty.newest, MAX_TS))
 
 
+def _is_done(store: Store, attempts: Attempts | None) -> bool:
+    """Whether by this record an observer has handled the change, or it is dead-lettered for it.
+
+    The dead letter itself may be gone: a run for a newer change has answered both. With a separate
+    notify table the record may be wrong: see `is_dead_lettered`.
+    """
+    if attempts is None:
+        return False
+    return attempts == HANDLED or (attempts.due_ms is None and not store.has_notify_table)
+
+
 def waits_for_paused(
     store: Store, group: Sequence[Observer[Any]], dirty: DirtyCell, paused: frozenset[str]
 ) -> bool:
     """Whether all observers of a cell have handled its newest change, but for paused ones."""
     return any(one.name in paused for one in group) and all(
         one.name in paused
-        or dirty.attempts.get(one.name) == HANDLED
+        or _is_done(store, dirty.attempts.get(one.name))
         or is_dead_lettered(store, one, dirty)
         for one in group
     )
