@@ -5,12 +5,14 @@ process stands for all the time.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from stores import Gate, Ground, ScriptedClock, SeamStore, all_at_once, in_thread, put, telling
 
 from percola import ConflictingOptionsError, Repository, SnapshotTooOldError, Table, UsageError
 from percola.cells import Kind
+from percola.ranges import Here
 from percola.store.base import SYSTEM_TABLE, RowMutation
 
 bank = Table("bank")
@@ -105,6 +107,28 @@ def test_a_hold_that_the_collector_has_overtaken_is_refused_and_leaves_no_hold(
     with pytest.raises(SnapshotTooOldError):
         holder.hold(old, 3600)
     assert (repo.holds(), entries(ground)) == ([], [])
+
+
+def test_what_is_read_or_held_while_a_collector_looks_for_locks_is_kept(repo: Repository) -> None:
+    first, second, _ = (write(repo, value) for value in range(3))
+
+    class Meanwhile(Here):
+        def __init__(self, do: Callable[[], object]) -> None:
+            self.do = do
+
+        def run(self, *args: Any, title: str, **options: Any) -> Any:
+            if title == "Resolving locks":
+                self.done = self.do()
+            return super().run(*args, title=title, **options)
+
+    reads = Meanwhile(lambda: repo.snapshot(first))
+    assert repo.collect_garbage(retention=0, runner=reads).safe_point == first
+    assert reads.done.get(bal, "Bob") == 0
+    reads.done.close()
+    holds = Meanwhile(lambda: repo.hold(second, 3600, name="job"))
+    collected = repo.collect_garbage(retention=0, runner=holds)
+    assert (collected.safe_point, collected.held_back) == (second, f"'job' holds {second} back")
+    assert seen(repo, second) == 1
 
 
 def test_a_hold_of_what_is_gone_does_not_end_the_one_of_its_name(repo: Repository) -> None:

@@ -181,6 +181,8 @@ class GarbageCollector:
             # This announces floors of pending entries, and the one after it brings them into force:
             # the safe point takes longer than they need in between.
             self._list_pending(tables, collected, stopped, progress)
+            # Once more, as this and the look for locks may have taken minutes.
+            chosen, collected.held_back = self._unheld(chosen, collected.held_back)
             self._store.raise_safe_point(chosen)
         safe_point = collected.safe_point = self._store.safe_point()
         settled = self._arrivals.settled(safe_point)
@@ -217,15 +219,7 @@ class GarbageCollector:
 
     def _choose(self, latest: int, tables: list[str], collected: Collected) -> tuple[int, str]:
         """The new safe point, and the reason why it is not newer."""
-        chosen, why = self._retained(latest)
-        held = self._context.coordination.oldest_held()
-        if held is not None and held < chosen:
-            readers = self._context.coordination.named_readers(held)
-            by = f" by {readers}" if readers else ""
-            chosen, why = held, f"a snapshot at {held} is still being read{by}"
-        for hold in holds(self._store, self._context.clock, remove_expired=True)[:1]:
-            if hold.ts < chosen:
-                chosen, why = hold.ts, f"{hold.name!r} holds {hold.ts} back"
+        chosen, why = self._unheld(*self._retained(latest))
         if chosen <= self._store.safe_point():
             # It will not be raised, and the locks below it have been resolved. Each worker comes
             # here once a minute, and finding locks may take reading whole tables.
@@ -241,6 +235,18 @@ class GarbageCollector:
         if left:
             chosen = min(left)
             why = f"the transaction that started at {chosen} is still committing"
+        return chosen, why
+
+    def _unheld(self, chosen: int, why: str) -> tuple[int, str]:
+        """The same, unless an active snapshot or a retention hold is older now."""
+        held = self._context.coordination.oldest_held()
+        if held is not None and held < chosen:
+            readers = self._context.coordination.named_readers(held)
+            by = f" by {readers}" if readers else ""
+            chosen, why = held, f"a snapshot at {held} is still being read{by}"
+        for hold in holds(self._store, self._context.clock, remove_expired=True)[:1]:
+            if hold.ts < chosen:
+                chosen, why = hold.ts, f"{hold.name!r} holds {hold.ts} back"
         return chosen, why
 
     def _retained(self, latest: int) -> tuple[int, str]:
