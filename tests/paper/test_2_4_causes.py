@@ -15,6 +15,7 @@ from percola.catalog import RUNS
 from percola.cells import Kind
 from percola.clock import Clock
 from percola.gc.collector import GarbageCollector
+from percola.inspection import retry_failures
 from percola.observers import run_records
 from percola.observers.causes import Change, causes, effects
 from percola.observers.run_records import find_record
@@ -146,6 +147,28 @@ def test_a_write_leads_forward_to_all_that_it_has_caused(ground: Ground) -> None
         "  write docs[a].title",
         "  write words[red].used_in:a",
     ]
+    write(repo, "a", "blue")
+    assert effects(repo, contents, "a").end == "not answered yet, or not by all observers"
+
+
+def test_a_change_that_was_dead_lettered_says_for_which_observer(ground: Ground) -> None:
+    repo = ground.repo([docs, words])
+
+    @observer(contents, name="look")
+    def look(t: Transaction, row: str) -> None:
+        raise ValueError(row)
+
+    def ran() -> Change:
+        Worker(repo, [split, look], attempts=1).run_until_idle()
+        return effects(repo, contents, "a")
+
+    write(repo, "a", "red")
+    found = ran()
+    assert [run.observer for run in found.runs] == ["split"]
+    assert found.end == "dead-lettered for look: 'percola failed' says why"
+    retry_failures(repo)
+    assert effects(repo, contents, "a").end == "not answered yet, or not by all observers"
+    assert ran().end == found.end
     write(repo, "a", "blue")
     assert effects(repo, contents, "a").end == "not answered yet, or not by all observers"
 

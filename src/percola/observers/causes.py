@@ -22,7 +22,7 @@ records, which go back to the safe point.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -35,8 +35,12 @@ from percola.cells import (
     Op,
     acknowledged_column,
     acknowledging_observer,
+    decode_attempts,
     decode_ts,
     decode_write,
+    failed_column,
+    failed_observer,
+    retried_letters,
 )
 from percola.errors import UsageError
 from percola.observers.run_records import RunRecord, find_record
@@ -306,13 +310,39 @@ class _Trail:
             record = self._record(commit_ts, start_ts)
             run = Run(observer, cell.table, cell.row, start_ts, commit_ts)
             change.runs.append(self._made(run, record))
+        answered = {acknowledging_observer(ack.column) for ack in first}
+        ends = []
         if first and change.commit_ts <= self._safe_point:
-            change.end = (
+            ends.append(
                 f"older than the safe point {self._safe_point}: records of earlier runs that "
                 "answered it may have been removed"
             )
-        elif self._store.entries(cell, Kind.NOTIFY, change.commit_ts, change.commit_ts):
-            change.end = "not answered yet, or not by all observers"
+        elif self._is_pending(change, answered):
+            ends.append("not answered yet, or not by all observers")
+        if dead := self._dead_lettered(change) - answered:
+            ends.append(f"dead-lettered for {', '.join(sorted(dead))}: 'percola failed' says why")
+        change.end = "; ".join(ends)
+
+    def _is_pending(self, change: Change, answered: Set[str]) -> bool:
+        """Whether a change has a notify entry, or one in place of its dead letter."""
+        return any(
+            ts == change.commit_ts
+            or any(
+                letter >= change.commit_ts and name not in answered
+                for name, letter in retried_letters(decode_attempts(raw)).items()
+            )
+            for ts, raw in self._store.entries(change.cell, Kind.NOTIFY, change.commit_ts, MAX_TS)
+        )
+
+    def _dead_lettered(self, change: Change) -> set[str]:
+        """The observers with a dead letter of a cell that is for a change, or for a newer one."""
+        table, row, column = change.cell
+        found: set[str] = set()
+        for failed, ts, _ in walk_kind(self._store, Kind.FAILED, table, row, row + b"\0"):
+            name = failed_observer(failed.column)
+            if ts >= change.commit_ts and failed.column == failed_column(name, column):
+                found.add(name)
+        return found
 
     def _made(self, run: Run, record: RunRecord | None) -> Run:
         """The changes that a run has made."""
