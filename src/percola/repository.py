@@ -234,6 +234,10 @@ class Repository:
 
         Raises UsageError for a time in the future or before the log.
         """
+        if not isinstance(when, datetime):
+            raise UsageError(
+                f"A time is a datetime, and not {when!r}: datetime.fromisoformat makes one of text."
+            )
         return CommitTimes(self.context.store).at(self._clock, when)
 
     def commit_times(self) -> CommitTimes:
@@ -323,8 +327,10 @@ class Repository:
                 f"Nothing has committed at {commit_ts!r} yet: timestamps go from 1 to {latest} by "
                 "now."
             )
-        if not timeout >= 0:
-            raise ConflictingOptionsError(f"A timeout of {timeout} is not 0 or more seconds.")
+        if not isinstance(timeout, int | float) or not timeout >= 0:
+            raise ConflictingOptionsError(
+                f"A timeout of {timeout!r} is not 0 or more seconds; math.inf is for ever."
+            )
         if not isinstance(depth, int) or depth < 1:
             raise ConflictingOptionsError(f"A depth of {depth!r} is not a number from 1.")
         answered.wait_answered(context, commit_ts, timeout=timeout, depth=depth)
@@ -346,11 +352,10 @@ class Repository:
         a schema without the observer's columns, ConflictingOptionsError for a long reason, and
         StoreError.
         """
-        context = self.context
+        context, name = self.context, _name_of(observer)
         if isinstance(observer, str):
-            name, columns = observer, self._columns_of(observer)
+            columns = self._columns_of(name)
         else:
-            name = observer.name
             for column in observer.columns:
                 self.table(column.table.name).resolve(column.name)
             columns = [f"{column.table.name}.{column.name}" for column in observer.columns]
@@ -376,8 +381,7 @@ class Repository:
 
         Returns what was paused. Raises UsageError if it is not paused, and StoreError.
         """
-        name = observer if isinstance(observer, str) else observer.name
-        resumed = pauses.resume(self.context.store, name)
+        resumed = pauses.resume(self.context.store, _name_of(observer))
         self.context.wake(None)
         return resumed
 
@@ -517,6 +521,16 @@ class Repository:
                 tracing.flush()
 
 
+def _name_of(observer: str | NamedObserver) -> str:
+    """The name of an observer that is given as such, or by it; UsageError for anything else."""
+    name = observer if isinstance(observer, str) else getattr(observer, "name", None)
+    if not isinstance(name, str) or not (observer is name or hasattr(observer, "columns")):
+        raise UsageError(
+            f"{observer!r} is no observer: pass what @observer(column) has made, or its name."
+        )
+    return name
+
+
 def transactional(
     function: Callable[Concatenate[Transaction, P], T],
 ) -> Callable[Concatenate[Repository | Transaction, P], T]:
@@ -615,14 +629,13 @@ def open(
             f"The durability {durability!r} is not known: use 'full' or 'relaxed'."
         )
     # Locks carry the time to live as 32 bits of milliseconds.
-    if not 0.001 <= lock_ttl_seconds <= 1e6:
+    ttl, wait = lock_ttl_seconds, lock_wait_seconds
+    if not isinstance(ttl, int | float) or not 0.001 <= ttl <= 1e6:
         raise ConflictingOptionsError(
-            f"A lock_ttl_seconds of {lock_ttl_seconds} is not from 0.001 to 1000000 seconds."
+            f"A lock_ttl_seconds of {ttl!r} is not from 0.001 to 1000000 seconds."
         )
-    if not lock_wait_seconds >= 0:
-        raise ConflictingOptionsError(
-            f"A lock_wait_seconds of {lock_wait_seconds} is not 0 or more seconds."
-        )
+    if not isinstance(wait, int | float) or not wait >= 0:
+        raise ConflictingOptionsError(f"A lock_wait_seconds of {wait!r} is not 0 or more seconds.")
     if isinstance(schema, Table):
         raise UsageError(f"The schema is a list of tables, but this is {schema!r} alone.")
     tables = list(schema)

@@ -229,6 +229,26 @@ def test_a_snapshot_at_what_is_no_time_says_what_it_takes(repo: Repository, at: 
     check_message(caught.value, repr(at))
 
 
+def test_texts_for_numbers_and_times_and_functions_for_observers_are_refused_in_a_sentence(
+    repo: Repository,
+) -> None:
+    def index(t: Transaction, row: str) -> None: ...
+
+    calls: dict[str, Callable[[], object]] = {
+        "A time is a datetime, and not '2026": lambda: repo.timestamp_at(any_("2026-11-23T10:00")),
+        "A lock_ttl_seconds of '9'": lambda: percola.open("memory:", lock_ttl_seconds=any_("9")),
+        "A lock_wait_seconds of '9'": lambda: percola.open("memory:", lock_wait_seconds=any_("9")),
+        "A timeout of None": lambda: repo.wait_answered(1, timeout=any_(None)),
+        "at least 1 attempt, not '3'": lambda: repo.run(lambda t: None, attempts=any_("3")),
+        "A rate of '5'": lambda: percola.rerun(repo, observer(seen)(index), rate=any_("5")),
+        "index at .* is no observer: pass": lambda: repo.pause_observer(any_(index)),
+        "title.* is no observer": lambda: repo.resume_observer(any_(title)),
+    }
+    for message, call in calls.items():
+        with pytest.raises(UsageError, match=message):
+            call()
+
+
 def test_a_recipe_in_a_list_of_tables_or_observers_is_told_what_to_list(repo: Repository) -> None:
     sums = Sums("sums", Table("source"))
     for name, act in (

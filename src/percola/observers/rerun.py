@@ -130,8 +130,8 @@ def rerun_named(
     runner: Runner = HERE,
 ) -> Rerun:
     """`rerun` for an observer that is known by its name and columns."""
-    if rate is not None and not 0 < rate < math.inf:
-        raise ConflictingOptionsError(f"A rate of {rate} is not a number of rows above 0.")
+    if rate is not None and not (isinstance(rate, int | float) and 0 < rate < math.inf):
+        raise ConflictingOptionsError(f"A rate of {rate!r} is not a number of rows above 0.")
     if isinstance(prefixes, str | bytes):
         raise UsageError(f"The prefixes are a list of rows' beginnings, but this is {prefixes!r}.")
     table = columns[0].table

@@ -88,8 +88,8 @@ def run(
     last conflict, after `attempts` attempts; UsageError for a function that is a coroutine or a
     generator, or returns a coroutine.
     """
-    if attempts < 1:
-        raise ConflictingOptionsError(f"A transaction needs at least 1 attempt, not {attempts}.")
+    if not isinstance(attempts, int) or attempts < 1:
+        raise ConflictingOptionsError(f"A transaction needs at least 1 attempt, not {attempts!r}.")
     attempt = 1
     while True:
         try:
