@@ -16,7 +16,7 @@ from forked import Forked, in_child
 from stores import all_at_once
 
 import percola
-from percola import Repository, Snapshot, Table
+from percola import Repository, RepositoryClosedError, Snapshot, Table
 from percola.coordination.local.active_slots import ActiveSlots
 from percola.coordination.local.coordination import LocalCoordination
 from percola.transactions.active_snapshots import ActiveSnapshots, leases_of
@@ -136,6 +136,23 @@ def test_a_faster_way_to_publish_is_used_until_it_is_refused() -> None:
     leases.drop(1)
     assert told[:3] == [("slowly", 10), ("faster", 0), ("faster", 20)]
     assert told[3:] == [("slowly", 0), ("slowly", 30), ("slowly", 0)]
+
+
+@pytest.mark.parametrize("look", ["oldest", "readers"])
+def test_who_looks_for_readers_while_another_thread_closes_is_told_that_it_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look: str
+) -> None:
+    coordination = LocalCoordination(tmp_path)
+    coordination.hold_back(5)
+    found = getattr(ActiveSlots, look)
+
+    def closed_before(slots: ActiveSlots, *timestamps: int) -> object:
+        coordination.close()
+        return found(slots, *timestamps)
+
+    monkeypatch.setattr(ActiveSlots, look, closed_before)
+    with pytest.raises(RepositoryClosedError):
+        _ = coordination.oldest_held() if look == "oldest" else coordination.readers(5)
 
 
 def test_what_ends_after_the_coordination_is_closed_publishes_nothing(tmp_path: Path) -> None:

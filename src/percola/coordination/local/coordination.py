@@ -30,7 +30,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from percola.coordination.base import Coordination
 from percola.coordination.local.active_slots import ActiveSlots
@@ -40,6 +40,8 @@ from percola.errors import RepositoryClosedError, RepositoryError
 from percola.platform import fork_safety as forks
 from percola.platform.file_locks import Wait, holders
 from percola.platform.files import make_folder, open_file, restrict, using, write_to_pipe
+
+T = TypeVar("T")
 
 _ANNOUNCING: Final = 1 << 62
 """The byte of `rows.lock`, beyond every row's, that is locked while observers are announced."""
@@ -247,10 +249,21 @@ class LocalCoordination(Coordination):
             return None
 
     def oldest_held(self) -> int | None:
-        return (self._active_slots or self._open_active_slots()).oldest()
+        return self._looked(ActiveSlots.oldest)
 
     def readers(self, ts: int) -> list[str]:
-        return list(map(str, (self._active_slots or self._open_active_slots()).readers(ts)))
+        return list(map(str, self._looked(lambda slots: slots.readers(ts))))
+
+    def _looked(self, look: Callable[[ActiveSlots], T]) -> T:
+        """What a look at the slots finds, which another thread may close meanwhile."""
+        try:
+            return look(self._active_slots or self._open_active_slots())
+        except (OSError, ValueError) as error:
+            if not self._closed:
+                raise
+            raise RepositoryClosedError(
+                "This repository has been closed; open it again."
+            ) from error
 
     def _open_active_slots(self) -> ActiveSlots:
         with self._guard:
