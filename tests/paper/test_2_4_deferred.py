@@ -296,6 +296,20 @@ def test_an_order_that_fails_or_leaves_rows_out_leaves_none_undone(
     assert bench.repo.pending().keys() == {"pages.body"}
 
 
+def test_of_an_order_that_always_fails_the_log_has_few_tracebacks(
+    ground: Ground, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Ordered(ground, order=lambda t, rows: 1 / 0, rate=2.0)
+    bench.stir(**{f"row{n}": n for n in range(40)})
+    for _ in range(30):
+        bench.look()
+        bench.clock.now += 0.5
+    logged = [one.getMessage() for one in caplog.records if "cannot order" in one.getMessage()]
+    told = [one for one in logged if "Traceback" in one]
+    assert len(logged) >= 30 and len(told) == 20
+    assert all("ZeroDivisionError: division by zero" in one for one in logged)
+
+
 def test_no_more_runs_begin_than_the_rate_allows_and_one_answers_what_waited(
     ground: Ground,
 ) -> None:

@@ -68,7 +68,7 @@ from typing import TYPE_CHECKING, Final
 from percola.cells import Cell, Kind
 from percola.coordination.wake_ups import ROW_BYTES
 from percola.errors import StoreError
-from percola.observers.failures import has_failed
+from percola.observers.failures import Story, has_failed
 from percola.observers.observer import Observers
 from percola.observers.pausing import NOBODY
 from percola.observers.runner import Found, GivenUpError, Row, Runner, WorkerOptions
@@ -491,8 +491,9 @@ class Scanner:
                     rows = [encode(row) for row in one.order(now, [decode(row) for row in mine])]
             except StoreError:
                 raise
-            except BaseException:  # As in `Runner`: else the thread would end.
-                log.warning("observer %s cannot order its rows", one.name, exc_info=True)
+            except BaseException as error:  # As in `Runner`: else the thread would end.
+                told = self._runs.failures.told(one, Story.of(error))
+                log.warning("observer %s cannot order its rows:%s", one.name, told)
                 continue
             first |= {mine[row]: ahead[mine[row]] for row in rows if row in mine}
         return {**first, **ahead}
