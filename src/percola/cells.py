@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from enum import IntEnum
 from typing import Final, NamedTuple
 
@@ -397,6 +397,22 @@ def retried_letters(attempts: Mapping[str, Attempts]) -> dict[str, int]:
         for name, one in attempts.items()
         if name.startswith(_RETRIED)
     }
+
+
+def unhandled_attempts(raw: bytes, column: bytes, failed: Container[bytes]) -> bytes:
+    """The value of a notify entry of `column`, for a copy: without what was handled since its time.
+
+    A change is not handled because an observer is recorded to have done so, nor because it is
+    recorded as dead-lettered, unless the copy has that dead letter: its column is in `failed`.
+    """
+    kept = {
+        name: one
+        for name, one in decode_attempts(raw).items()
+        if name.startswith(_RETRIED)
+        or (one.due_ms is None and failed_column(name, column) in failed)
+        or (one.due_ms is not None and one != HANDLED)
+    }
+    return encode_attempts(kept) if kept else b""
 
 
 class DeadLetter(NamedTuple):

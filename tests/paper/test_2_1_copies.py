@@ -85,6 +85,11 @@ def look(t: Transaction, row: str) -> None:
         t.set(seen, row, found)
 
 
+@observer(text, name="spell")
+def failing(t: Transaction, row: str) -> None:
+    raise ValueError(f"cannot spell {row}")
+
+
 OBSERVERS: list[Observer[str]] = [measure, spell, look]
 
 
@@ -225,11 +230,7 @@ def test_a_dead_lettered_delete_is_seen_by_the_observer_when_it_is_retried_in_th
     with repo.transaction() as t:
         t.delete(text, "a")
 
-    @observer(text, name="spell")
-    def fails(t: Transaction, row: str) -> None:
-        raise ValueError(f"cannot spell {row}")
-
-    Worker(repo, [measure, fails, look], attempts=1).run_until_idle()
+    Worker(repo, [measure, failing, look], attempts=1).run_until_idle()
     copied = target.copied(repo)
     assert retry_failures(copied) == 1
     work(copied)
@@ -451,6 +452,20 @@ def test_a_run_beside_a_paused_observer_that_is_newer_than_the_copy_is_repeated_
     put(repo, text, "a", "text")
     before = repo.snapshot().start_ts
     work(repo)  # The notify entry, which is older, now says that it was handled.
+    copied = target.copied(repo, at=before)
+    assert not Worker(copied, OBSERVERS).is_idle()
+    work(copied)
+    assert copied.snapshot().get(letters, "a") == "etx"
+
+
+def test_a_retry_beside_a_paused_observer_that_is_newer_than_the_copy_is_repeated_there(
+    repo: Repository, target: Target
+) -> None:
+    repo.pause_observer(measure)
+    put(repo, text, "a", "text")
+    Worker(repo, [measure, failing, look], attempts=1).run_until_idle()
+    before = repo.snapshot().start_ts
+    assert retry_failures(repo) == 1
     copied = target.copied(repo, at=before)
     assert not Worker(copied, OBSERVERS).is_idle()
     work(copied)

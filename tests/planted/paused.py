@@ -112,12 +112,12 @@ PLANTED = [
         old="    copy_paused(context.store, store)\n",
         new="",
     ),
-    in_copy(
+    in_file("src/percola/cells.py", _COPIES)(
         "copy-believes-newer-runs",
         "A copy passes over changes that an observer has handled after the copy's timestamp.",
         "test_a_run_beside_a_paused_observer_that_is_newer_than_the_copy_is_repeated_there",
-        old="    kept = {name: one for name, one in attempts.items() if one != HANDLED}\n",
-        new="    kept = attempts\n",
+        old="        or (one.due_ms is not None and one != HANDLED)\n",
+        new="        or one.due_ms is not None\n",
     ),
     in_file("src/percola/cli/worker.py", _CLI)(
         "until-idle-hides-what-waits",

@@ -44,7 +44,7 @@ import itertools
 import json
 import os
 import secrets
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import datetime
@@ -60,18 +60,16 @@ from percola.catalog import (
     write_copy_note,
 )
 from percola.cells import (
-    HANDLED,
     MAX_TS,
     Cell,
     Kind,
     Op,
     ack_column,
     acknowledged_column,
-    decode_attempts,
     decode_ts,
     decode_write,
-    encode_attempts,
     encode_write,
+    unhandled_attempts,
 )
 from percola.clock import Clock
 from percola.connect.address import is_memory, network_address, portable
@@ -643,7 +641,7 @@ class _Copy:
         ts = self._ts
         cells = {one[0].column: WriteRecords(self._source, *one, _VERSIONS) for one in known}
         seen = _seen_by_then(cells, failed, ts)
-        dead = {name.split(b":", 2)[2] for name, letters in failed.items() if _upto(ts, letters)}
+        dead = {name for name, letters in failed.items() if _upto(ts, letters)}
         for column in (notified.keys() | seen.keys()) - cells.keys():
             if self._context.columns.get((self._table, column)):
                 # It was deleted, and the delete has been answered and removed since.
@@ -666,18 +664,19 @@ class _Copy:
                 pending[commit_ts] = b""
             older = self._older(column, records, commit_ts)
             # Without it, who retries its dead letter would find that nothing has changed.
-            stays = pending or column in dead or commit_ts > self._floor
+            is_dead = any(name.endswith(b":" + column) for name in dead)
+            stays = pending or is_dead or commit_ts > self._floor
             if decode_write(raw).op is Op.DELETE and not stays:
                 continue
             for at, version in itertools.chain([change], older):
                 yield from self._version(Cell(self._table, row, column), at, version, records)
-            yield from (_unhandled(column, *one) for one in pending.items())
+            yield from (_unhandled(column, dead, *one) for one in pending.items())
             self._cursor.counts["cells"] += 1
         for column in (notified.keys() | seen.keys()) - cells.keys():
             # A weak column, which has no versions. If it was answered or notified since `ts`, it
             # may have been notified, or dead-lettered, by then: one run too many does no harm.
             pending = _upto(ts, notified.get(column, {})) or {ts: b""}
-            yield from (_unhandled(column, *one) for one in pending.items())
+            yield from (_unhandled(column, dead, *one) for one in pending.items())
         for column, letters in failed.items():
             yield from (Put(Kind.FAILED, column, *one) for one in _upto(ts, letters).items())
 
@@ -759,13 +758,9 @@ def _upto(ts: int, entries: Entries) -> Entries:
     return {at: raw for at, raw in entries.items() if at <= ts}
 
 
-def _unhandled(column: bytes, ts: int, raw: bytes) -> Put:
+def _unhandled(column: bytes, dead: Set[bytes], ts: int, raw: bytes) -> Put:
     """A notify entry as it is copied: the runs that handled it may be above the copy's `ts`."""
-    attempts = decode_attempts(raw)
-    kept = {name: one for name, one in attempts.items() if one != HANDLED}
-    if len(kept) < len(attempts):
-        raw = encode_attempts(kept) if kept else b""
-    return Put(Kind.NOTIFY, column, ts, raw)
+    return Put(Kind.NOTIFY, column, ts, unhandled_attempts(raw, column, dead))
 
 
 def _newest_change(records: WriteRecords, ts: int) -> tuple[int, bytes] | None:
