@@ -212,3 +212,22 @@ def test_a_task_begins_however_many_begin_beside_it(
     part.write([row("a", "ours")])
     part.finish()
     assert titles(repo) == {"a": "ours"}
+
+
+@pytest.mark.parametrize("row_by_row", [True, False])
+def test_rows_of_more_cells_than_a_transaction_may_have_are_several_transactions(
+    repo: Repository, ground: Ground, monkeypatch: pytest.MonkeyPatch, row_by_row: bool
+) -> None:
+    monkeypatch.setattr("percola.transactions.transaction.MOST_CELLS", 50)
+    monkeypatch.setattr("percola.spark.write.idempotent._CELLS", 40)
+    cells = {links[f"{number}"].key: b"x" for number in range(15)}
+    wide = [RowWrites("docs", key, cells) for key in (b"a", b"b", b"c", b"d", b"e")]
+    part = begin(repo, row_by_row=row_by_row)
+    part.write(wide)
+    with repo.snapshot() as now:
+        assert [len(now.get_row(docs, key).family(links)) for key in "abcde"] == [15] * 5
+    # What is deleted is known once the row has been read.
+    part.write([RowWrites("docs", one.row, {}, clears=True) for one in wide])
+    assert list(repo.snapshot().scan(docs)) == []
+    assert part.rows == 10
+    assert_sound(repo, ground)

@@ -19,7 +19,7 @@ retry must not overwrite that. So each row is written once, and no observer is n
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from percola import (
@@ -41,6 +41,9 @@ _LONGEST_WAIT: Final = 0.25
 _SURELY_SHORT: Final = 96
 _BEGINNINGS: Final = 1_000
 """How often a partition tries to begin: all that begin at once conflict on the write's state."""
+
+_CELLS: Final = 500_000
+"""A commit takes no further row that would make it more cells: a transaction has a limit."""
 
 
 class MarkedPartition:
@@ -128,6 +131,8 @@ class MarkedPartition:
     def write(self, rows: Sequence[RowWrites]) -> None:
         """Write rows: a chunk as one transaction, or the rows independently.
 
+        A chunk of very many cells is several transactions.
+
         Raises SupersededError if another attempt has taken over, RowLockedError if conflicts last
         longer than the timeout, and StoreError.
         """
@@ -163,7 +168,7 @@ class MarkedPartition:
         while rows:
             try:
                 with self._repo.transaction(notify=self._notify) as t:
-                    self._put(t, rows)
+                    put = self._put(t, rows)
             except ConflictError as conflict:
                 why = conflict
                 self.conflicts += 1
@@ -182,10 +187,11 @@ class MarkedPartition:
                 # It may have committed: look before writing the same once more.
                 self._again = True
                 continue
-            return why
+            rows = rows[put:]
         return why
 
-    def _put(self, t: Transaction, rows: Sequence[RowWrites]) -> None:
+    def _put(self, t: Transaction, rows: Sequence[RowWrites]) -> int:
+        """Write the first rows, as many as one transaction takes; return how many."""
         found = t.get(self._marker, self._job)
         if found is None:
             raise self._over()
@@ -193,33 +199,26 @@ class MarkedPartition:
             raise self._superseded()
         t.set(self._marker, self._job, self._mine())
         put = t._put
-        for table, key, cells, clears, *_ in rows:
-            if clears or self._again:
-                self._put_carefully(t, key, cells, clears=clears)
-                continue
+        for at, one in enumerate(rows):
+            cells = self._cleared(t, one) if one.clears else one.cells
+            if at and len(t._writes) + len(cells) > _CELLS:
+                return at
+            row = self._table.decode_row(one.row)
             for name, raw in cells.items():
-                if raw is not None:
-                    put(Cell(table, key, name), raw)
+                if self._again and t.version(self._column(name), row) > self._since:
+                    continue
+                if raw is None:
+                    t.delete(self._column(name), row)
                 else:
-                    t.delete(self._column(name), self._table.decode_row(key))
+                    put(Cell(one.table, one.row, name), raw)
+        return len(rows)
 
-    def _put_carefully(self, t: Transaction, key: bytes, cells: Any, *, clears: bool) -> None:
-        """A row of which cells have to be looked at first."""
-        row = self._table.decode_row(key)
-        writes = dict(cells)
-        if clears:
-            there = t.get_row(self._table, row)
-            writes = {column.key: None for column, _ in there._all_items()} | writes
-            cells = (Cell(self._table.name, key, name) for name in writes)
-            check_deletable(cells, self._table.shown)
-        for name, raw in writes.items():
-            column = self._column(name)
-            if self._again and t.version(column, row) > self._since:
-                continue
-            if raw is None:
-                t.delete(column, row)
-            else:
-                t._put(Cell(self._table.name, key, name), raw)
+    def _cleared(self, t: Transaction, one: RowWrites) -> Mapping[bytes, bytes | None]:
+        """What is written to a row of which every other cell is deleted."""
+        there = t.get_row(self._table, self._table.decode_row(one.row))
+        cells = {column.key: None for column, _ in there._all_items()} | dict(one.cells)
+        check_deletable((Cell(one.table, one.row, name) for name in cells), self._table.shown)
+        return cells
 
     def _column(self, name: bytes) -> Column[Any, Any]:
         column = self._columns.get(name)
