@@ -6,6 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from percola.spark.chunks import chunked, weight
+from percola.spark.write.plan import chunks
+from percola.transactions.jobs import RowWrites
 from webindex.batch.inlinks import Row
 
 
@@ -42,3 +44,11 @@ def test_what_a_value_weighs_is_the_text_and_the_bytes_in_it() -> None:
     ):
         assert long <= weight(value) <= long + 100, value.__class__
     assert weight(None) + weight(1) + weight(2.5) < 100
+
+
+def test_a_chunk_of_writes_is_bounded_also_where_cells_have_names_and_hardly_values() -> None:
+    names = [b"links:%0100d" % at for at in range(100)]
+    deleted = RowWrites("pages", b"row", dict.fromkeys(names))
+    locked = RowWrites("pages", b"row", {}, locks=names)
+    for row in (deleted, locked):
+        assert [len(chunk) for chunk in chunks(iter([[row] * 10]), 1000, 30_000)] == [3, 3, 3, 1]

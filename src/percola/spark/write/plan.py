@@ -201,7 +201,12 @@ def chunks(
     batches: Iterator[Iterable[RowWrites]], most_rows: int, most_bytes: int
 ) -> Iterator[list[RowWrites]]:
     """Cut rows into chunks, regardless of the boundaries of Spark's batches."""
-    return chunked(itertools.chain.from_iterable(batches), most_rows, most_bytes, _bytes_of)
+    return chunked(itertools.chain.from_iterable(batches), most_rows, most_bytes, _weight_of)
+
+
+def _weight_of(row: RowWrites) -> int:
+    """The bytes of all that is in a row's writes: a family may have thousands of short cells."""
+    return _bytes_of(row) + sum(map(len, row.cells)) + sum(map(len, row.locks))
 
 
 def note_written(metrics: TaskMetrics, chunk: Sequence[RowWrites]) -> None:
