@@ -14,7 +14,7 @@ from catalogs import new_catalog
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import col
-from stores import put
+from stores import in_thread, put
 
 import percola
 from benchmarks import spark_write
@@ -440,8 +440,33 @@ def test_a_session_keeps_a_catalog_and_refuses_its_name_for_another_repository(
     assert spark.sql(f"SELECT row FROM {catalog}.sales").count() == 1  # The active session again.
     with pytest.raises(ConflictingOptionsError, match=r"has a catalog 'kept' of .*: use another"):
         configure(session, catalogs={"kept": str(tmp_path / "other")})
-    with pytest.raises(ConflictingOptionsError, match=f"has a catalog {catalog!r} of "):
+
+    def configure_builder() -> None:
         configure(SparkSession.Builder(), catalogs={catalog: str(tmp_path / "other")})
+
+    with pytest.raises(ConflictingOptionsError, match=f"has a catalog {catalog!r} of "):
+        configure_builder()
+    # A thread without an active session, and one where it is another: the builder takes the first.
+    with pytest.raises(ConflictingOptionsError, match=f"has a catalog {catalog!r} of "):
+        in_thread(configure_builder).result()
+    assert session.sql("SELECT row FROM kept.sales").count() == 1
+    with pytest.raises(ConflictingOptionsError, match=f"has a catalog {catalog!r} of "):
+        configure_builder()
+
+
+def test_a_new_session_takes_another_repository_for_a_catalog_that_spark_started_with(
+    spark: SparkSession, catalog: str, repo: Repository, tmp_path: Path
+) -> None:
+    with percola.open(tmp_path / "other", schema=[sales]):
+        pass
+    session = spark.newSession()
+    for key, value in catalog_settings({"kept": repo.address}).items():
+        if key != "spark.jars":
+            session.conf.set(key, value)
+    configure(session, catalogs={"kept": str(tmp_path / "other")})
+    assert session.sql("SELECT row FROM kept.sales").collect() == []
+    with pytest.raises(ConflictingOptionsError, match=r"has a catalog 'kept' of .*other already"):
+        configure(session, catalogs={"kept": repo.address})
 
 
 @pytest.mark.parametrize("wrong", ["percola", "my-shop", ""])

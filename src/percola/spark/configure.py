@@ -12,7 +12,9 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from typing import Final, TypeVar
 
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
 
 from percola.connect.address import portable
 from percola.errors import ConflictingOptionsError
@@ -50,14 +52,14 @@ def configure(target: B, *, catalogs: Mapping[str, str] | None = None) -> B:
     jar = settings.pop(JARS, None)
     if isinstance(target, SparkSession.Builder):
         # Its getOrCreate takes the session that is there, and gives it settings but no jar.
-        active = SparkSession.getActiveSession()
-        _check_unchanged(active, catalogs or (), settings)
+        there = _of_builders()
+        _check_unchanged(there, catalogs or (), settings)
         if jar is not None:
             known = target._options.get(JARS)
             jars = f"{known},{jar}" if known else jar
-            target.config(JARS, jars if active is not None else add_to_jvm(jars))
-            if active is not None:
-                _add(jar, active)
+            target.config(JARS, jars if there is not None else add_to_jvm(jars))
+            if there is not None:
+                _add(jar, there)
         for name, value in settings.items():
             target.config(name, value)
         return target
@@ -72,23 +74,42 @@ def configure(target: B, *, catalogs: Mapping[str, str] | None = None) -> B:
     return target
 
 
+def _of_builders() -> SparkSession | None:
+    """The session that every builder's getOrCreate takes, in whichever thread; None: a new one.
+
+    It need not be the active one, which each thread has for itself.
+    """
+    if is_remote():
+        try:
+            return SparkSession.active()
+        except PySparkException:
+            return None
+    first = SparkSession._instantiatedSession
+    return first if first is not None and first._sc._jsc is not None else None
+
+
 def _check_unchanged(
     session: SparkSession | None, names: Iterable[str], settings: Mapping[str, str]
 ) -> None:
     """Raise ConflictingOptionsError if a session has one of the catalogs for another repository.
 
-    Spark makes a catalog when it is first used, and keeps it whatever the settings become.
+    Spark makes a catalog when it is first used, and keeps it whatever the settings become. A new
+    session has none yet, but it may have settings for one from those that Spark started with.
     """
     if session is None:
         return
     for name in names:
         key = f"spark.sql.catalog.{name}.path"
         before = session.conf.get(key, None)
-        if before is not None and portable(before) != settings[key]:
+        if before is not None and portable(before) != settings[key] and _has_made(session, name):
             raise ConflictingOptionsError(
                 f"This session has a catalog {name!r} of {before} already, and would go on to read "
                 f"and write that, not {settings[key]}: use another name, or spark.newSession()."
             )
+
+
+def _has_made(session: SparkSession, name: str) -> bool:
+    return any(row[0] == name for row in session.sql("SHOW CATALOGS").collect())
 
 
 def _add(jar: str, session: SparkSession) -> None:
