@@ -24,7 +24,8 @@ from pyspark.sql.types import (
 from spark_schemas import kind, struct
 
 from percola import JSON, Codec, SchemaError, Table, UnknownColumnError, WrongTypeError
-from percola.spark.columns import chosen, fields_of, schema_of, to_batch
+from percola.spark.columns import arrays_of, cells_of, chosen, fields_of, schema_of, to_batch
+from percola.store.base import CellScan
 
 SHOUTED: Codec[str] = Codec(
     "shouted", lambda v: v.upper().encode(), lambda raw: raw.decode().lower()
@@ -354,3 +355,31 @@ def test_a_table_is_gone_through_as_often_however_many_of_its_columns_are_chosen
         assert len(chosen(table, fields_of(table))) == 1 + count
         assert len(chosen(table, None, ",".join(f"c{at}" for at in range(count)))) == 1 + count
     assert 0 < looks.count("wide") == looks.count("narrow")
+
+
+def test_the_cells_of_rows_are_gone_through_as_often_however_many_columns_they_have() -> None:
+    class Watched:
+        def __init__(self, cells: CellScan) -> None:
+            self.cells, self.looks = cells, 0
+
+        def __getattr__(self, name: str) -> Any:
+            self.looks += name == "columns"
+            return getattr(self.cells, name)
+
+    looks = []
+    for count in (2, 200):
+        table = Table("wide")
+        names = [table.column(f"c{at}", int).key for at in range(count)]
+        rows = [
+            (b"a", {name: b"%d" % at for at, name in enumerate(names)}),
+            (b"b", {names[1]: b"7"}),
+        ]
+        watched = Watched(cells_of(rows))
+        columns = chosen(table)
+        arrays = arrays_of(columns, watched, schema_of(columns))  # type: ignore[arg-type]
+        assert [one.to_pylist() for one in arrays] == [
+            ["a", "b"],
+            *([at, 7 if at == 1 else None] for at in range(count)),
+        ]
+        looks.append(watched.looks)
+    assert 0 < looks[0] == looks[1]

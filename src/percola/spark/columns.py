@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
@@ -299,6 +299,7 @@ def arrays_of(columns: Sequence[Chosen], cells: CellScan, schema: pa.Schema) -> 
     """
     arrays = []
     row_of = rows_of(cells)
+    places = _places(cells, {one.member.key for one in columns if isinstance(one.member, Column)})
     for one, field in zip(columns, schema, strict=True):
         member = one.member
         if member is None:
@@ -306,12 +307,24 @@ def arrays_of(columns: Sequence[Chosen], cells: CellScan, schema: pa.Schema) -> 
         elif isinstance(member, Family):
             arrays.append(_family_array(one, member, cells, row_of, field.type))
         else:
-            mine = _where(pc.equal(cells.columns, pa.scalar(member.key, pa.binary())))
+            mine = places[member.key]
             at = np.full(len(cells.rows), -1)
             at[row_of[mine]] = mine
             raws = cells.values.take(pa.array(at, mask=at < 0))
             arrays.append(value_array(one, raws, cells.rows, field.type))
     return arrays
+
+
+def _places(cells: CellScan, names: Collection[bytes]) -> dict[bytes, Any]:
+    """Where the cells of each of these columns are: by one look at all cells."""
+    if not names:
+        return {}
+    listed = list(names)
+    column_of = pc.index_in(cells.columns, pa.array(listed, cells.columns.type)).fill_null(-1)
+    numbers = column_of.to_numpy(zero_copy_only=False)
+    order = np.argsort(numbers, kind="stable")
+    bounds = np.searchsorted(numbers[order], np.arange(len(listed) + 1))
+    return {name: order[bounds[at] : bounds[at + 1]] for at, name in enumerate(listed)}
 
 
 def rows_of(cells: CellScan) -> Any:

@@ -623,15 +623,15 @@ def _event_converter(repository: Repository, events: Events[Any], *, first: bool
 
 def _converter(schema: StructType, columns: Sequence[Chosen], before: Sequence[Chosen]) -> _Convert:
     arrow = arrow_schema(schema)
-    by_name = {one.name: one for one in columns}
+    kinds = pa.schema([arrow.field(one.name) for one in columns])
 
     def convert(rows: list[RowImage]) -> pa.RecordBatch:
         arrays: list[pa.Array] = []
         read = cells_of([(one.row, one.values) for one in rows])
+        found = dict(zip(kinds.names, arrays_of(columns, read, kinds), strict=True))
         for field in arrow:
-            column = by_name.get(field.name)
-            if column is not None:
-                arrays += arrays_of([column], read, pa.schema([field]))
+            if field.name in found:
+                arrays.append(found[field.name])
             elif field.name.casefold() == COMMIT_TS:
                 arrays.append(pa.array([one.commit_ts for one in rows], field.type))
             elif before and field.name.casefold() == BEFORE:
