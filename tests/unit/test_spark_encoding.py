@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import tracemalloc
 from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,25 @@ def test_families_of_a_table_may_have_columns_of_one_name() -> None:
         {b"counts:x": b"1", b"labels:x": b"one", b"labels:y": b"two"},
         {b"counts:y": b"2"},
     ]
+
+
+def test_names_of_a_familys_columns_take_no_memory_for_as_long_as_a_task_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("percola.spark.encoding._NAMES", 1000)
+    schema = struct("row string, links map<string,string>")
+    encoder = Encoder(docs, schema, "row")
+    held = []
+    tracemalloc.start()
+    try:
+        for part in range(6):
+            rows = [{"row": "a", "links": [(f"{part}/{at}", "x") for at in range(5000)]}]
+            batch = pa.RecordBatch.from_pylist(rows, arrow_schema(schema))
+            assert len(encoder.encode(batch)[0].cells) == 5000
+            held.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert held[-1] - held[0] < 500_000
 
 
 def test_a_slice_of_a_batch_is_encoded_as_what_it_is() -> None:

@@ -49,6 +49,9 @@ from percola.transactions.jobs import RowWrites
 
 _SHOWN: Final = 60
 
+_NAMES: Final = 65_536
+"""How many names of a family's columns are remembered: a task may meet many millions."""
+
 
 class Encoder:
     """Encodes batches of one schema into writes of one table; created in every process.
@@ -206,10 +209,13 @@ class Encoder:
                 name = names.get(qualifier)
                 if name is None:
                     try:
-                        name = names[qualifier] = family[qualifier].key
+                        name = family[qualifier].key
                     except SchemaError as error:
                         where = f"{self._show_row(keys[row])} of {self._table.name!r}"
                         raise SchemaError(f"In the row {where}: {error}") from None
+                    if len(names) >= _NAMES:
+                        names.clear()
+                    names[qualifier] = name
                 cells[row][name] = raw
 
 

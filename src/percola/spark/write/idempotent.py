@@ -45,6 +45,9 @@ _BEGINNINGS: Final = 1_000
 _CELLS: Final = 500_000
 """A commit takes no further row that would make it more cells: a transaction has a limit."""
 
+_COLUMNS: Final = 10_000
+"""How many columns are remembered: the rows of a task may have many millions in families."""
+
 
 class MarkedPartition:
     """One attempt at a partition; the constructor takes over the partition claim.
@@ -225,6 +228,8 @@ class MarkedPartition:
         if column is None:
             found = self._table.resolve(name.decode())
             assert isinstance(found, Column)
+            if len(self._columns) >= _COLUMNS:
+                self._columns.clear()
             column = self._columns[name] = found
         return column
 
