@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,6 +86,26 @@ def test_a_task_has_about_twenty_thousand_records_unless_there_are_more_than_for
 ) -> None:
     fill(store, [b"page/%07d" % i for i in range(rows)])
     assert len(row_ranges(store, "t", b"", b"", most=8)) in tasks
+
+
+def test_a_table_of_more_tablets_than_this_machine_has_cores_for_is_a_task_for_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bounds = [b"", *(b"%02d" % at for at in range(1, 40)), b""]
+
+    class Cut(MemoryStore):
+        def tablets(self, table: str) -> list[tuple[bytes, bytes]]:
+            return list(itertools.pairwise(bounds))
+
+    monkeypatch.setattr("percola.spark.partitioning.LEAST_ROWS", 20)
+    monkeypatch.setattr("percola.spark.partitioning.default_partitions", lambda: 4)
+    store = Cut()
+    store.create_tables(["t"])
+    fill(store, [b"%02d/%d" % (at, row) for at in range(40) for row in range(10)])
+    assert len(row_ranges(store, "t", b"", b"")) == 20, "small ones share a task"
+    fill(store, [b"%02d/%d" % (at, row) for at in range(40) for row in range(10, 100)])
+    assert row_ranges(store, "t", b"", b"") == store.tablets("t")
+    assert len(row_ranges(store, "t", b"", b"", most=8)) == 8
 
 
 def test_a_range_is_cut_within_its_bounds(store: Store) -> None:

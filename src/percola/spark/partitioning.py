@@ -54,7 +54,7 @@ class _Piece:
 
 
 def default_partitions() -> int:
-    """The default maximum number of tasks for a table: four per core of this machine."""
+    """The default maximum number of tasks for a range of rows: four per core of this machine."""
     return 4 * (os.cpu_count() or 1)
 
 
@@ -72,10 +72,10 @@ def row_ranges(
     Args:
         wanted: how many, if there are enough rows; None: one per `LEAST_ROWS` records, up to
             `most`.
-        most: by default `default_partitions`.
+        most: by default `default_partitions`, or the number of tablets if there are more.
     """
-    most = wanted or most or default_partitions()
     pieces = _clipped(store, table, start, end)
+    most = wanted or most or max(default_partitions(), len(pieces))
     # The last piece may have no end, and then no middle to cut at.
     last = last_row(store, table, pieces[-1].start, end) if pieces else None
     if last is None:
