@@ -309,3 +309,23 @@ def test_what_is_found_of_several_ranges_is_put_together_up_to_some_megabytes() 
     assert pa.concat_batches(found).column("body").to_pylist() == [
         one.column("body")[0].as_py() for one in (small, small, large, large, large, small)
     ]
+
+
+def test_rows_of_many_columns_are_read_by_the_score_also_beside_a_family() -> None:
+    wide = Table("wide")
+    columns = [wide.column(f"c{at}", int) for at in range(400)]
+    labels = wide.family("labels", str)
+    with percola.open("memory:", [wide]) as repo:
+        with repo.transaction() as t:
+            for number in range(120):
+                t.set(labels["a"], f"{number:03}", "x")
+                for column in columns:
+                    t.set(column, f"{number:03}", number)
+        reader = RangeReader(repo.context, "wide", t.commit_ts)
+        keys = [b"%03d" % number for number in range(120)]
+        for batches in (
+            list(reader.batches(chosen(wide), b"", b"")),
+            list(reader.points(chosen(wide), keys)),
+        ):
+            assert sum(batch.num_rows for batch in batches) == 120
+            assert max(batch.num_rows for batch in batches) >= 40

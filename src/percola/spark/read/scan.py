@@ -34,6 +34,8 @@ from percola.transactions.context import TransactionContext
 _ROWS: Final = 8192
 _FIRST_CELLS: Final = 256
 _CELLS: Final = 8192
+_ROWS_OF_CELLS: Final = 64
+"""A batch may have more than `_CELLS` if it has fewer rows: each of its columns costs time."""
 _BYTES: Final = 8 << 20
 """About how many bytes of values a batch holds; more only for a single larger row."""
 
@@ -101,7 +103,7 @@ class RangeReader:
     ) -> Iterator[Any]:
         """What `batches` returns for each of these rows, which are distinct: many by one call."""
         schema, wanted = schema_of(columns), _wanted(every or columns)
-        missing, limit = list(keys), _FIRST_CELLS
+        missing, limit, most = list(keys), _FIRST_CELLS, _most_cells(columns)
         while missing:
             stored = self._store.scan_rows(
                 self._table, missing[:limit], self._ts, columns=wanted or None, limit=limit
@@ -110,14 +112,14 @@ class RangeReader:
             rows = [(key, found) for key, of in stored.items() if (found := self._values(of))]
             cells = cells_of(rows)
             self._count(cells)
-            limit = _next_limit(limit, cells.values.nbytes)
+            limit = _next_limit(limit, cells.values.nbytes, most)
             if rows:
                 batch = pa.RecordBatch.from_arrays(arrays_of(columns, cells, schema), schema=schema)
                 yield from _sifted(batch, sieves)
 
     def long_batches(self, columns: LongRows, start: bytes, end: bytes) -> Iterator[Any]:
         """The cells of a family, one per row, as Arrow batches; raises the errors of `batches`."""
-        for found in self._cells([(columns.family.prefix, True)], start, end):
+        for found in self._cells([(columns.family.prefix, True)], start, end, _CELLS):
             rows = found.rows.take(pa.array(rows_of(found)))
             for at in range(0, len(rows), _CELLS):
                 parts = (rows, found.columns, found.values)
@@ -217,14 +219,17 @@ class RangeReader:
         sieves: Sequence[Sieve],
     ) -> Iterator[Any]:
         schema = schema_of(columns)
-        for found in self._cells(wanted, start, end):
+        for found in self._cells(wanted, start, end, _most_cells(columns)):
             batch = pa.RecordBatch.from_arrays(arrays_of(columns, found, schema), schema=schema)
             yield from _sifted(batch, sieves)
 
     def _cells(
-        self, wanted: list[tuple[bytes, bool]] | None, start: bytes, end: bytes
+        self, wanted: list[tuple[bytes, bool]] | None, start: bytes, end: bytes, most: int
     ) -> Iterator[CellScan]:
-        """The cells of the range once all locks are resolved, in parts that are not empty."""
+        """The cells of the range once all locks are resolved, in parts that are not empty.
+
+        A part has up to about `most`, fewer if their values are long.
+        """
         position: bytes | None = start
         limit = _FIRST_CELLS
         while position is not None:
@@ -233,7 +238,7 @@ class RangeReader:
             if found.blocked:
                 found = self._without_locks(found)
             self._count(found)
-            limit = _next_limit(limit, found.values.nbytes)
+            limit = _next_limit(limit, found.values.nbytes, most)
             if len(found.rows):
                 yield found
 
@@ -294,9 +299,14 @@ def _wanted(columns: Iterable[Chosen]) -> list[tuple[bytes, bool]]:
     return [one.wanted for one in columns if one.wanted is not None]
 
 
-def _next_limit(limit: int, size: int) -> int:
+def _most_cells(columns: Sequence[Chosen]) -> int:
+    """How many cells a batch of these columns has at most."""
+    return max(_CELLS, _ROWS_OF_CELLS * len(columns))
+
+
+def _next_limit(limit: int, size: int, most: int) -> int:
     """How many cells to read next, if `limit` of them had values of `size` bytes."""
-    return max(16, min(_CELLS, limit * 4, limit * _BYTES // max(1, size)))
+    return max(16, min(most, limit * 4, limit * _BYTES // max(1, size)))
 
 
 def _sifted(batch: Any, sieves: Sequence[Sieve]) -> Iterator[Any]:
