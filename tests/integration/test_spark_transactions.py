@@ -158,8 +158,14 @@ def test_a_function_that_would_do_its_work_after_the_commit_is_refused(repo: Rep
             t.set(newest, row, 1)
             yield row
 
+    class Loader:
+        def __call__(self, t: Transaction, rows: list[str]) -> Iterator[str]:
+            yield from load(t, rows)
+
     with pytest.raises(UsageError, match="load cannot run in transactions: a coroutine or a gene"):
         in_transactions(load, repo.address)
+    with pytest.raises(UsageError, match=r"Loader object at .* cannot run in transactions"):
+        in_transactions(Loader(), repo.address)
     given = in_transactions(lambda t, rows: (row.upper() for row in rows), repo.address)
     assert [list(one) for one in given(["a"])] == [["A"]]
 

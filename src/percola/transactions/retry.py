@@ -46,7 +46,9 @@ def works_later(function: object) -> bool:
         inspect.isgeneratorfunction,
         inspect.isasyncgenfunction,
     )
-    return any(check(function) for check in checks)
+    # Of an object that is called, such as one with settings of a loader, its method says so.
+    called = type(function).__call__ if callable(function) else None
+    return any(check(one) for check in checks for one in (function, called))
 
 
 def not_callable_with(function: Callable[..., object], count: int) -> str | None:
