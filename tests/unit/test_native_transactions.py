@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -216,6 +217,37 @@ def test_a_read_of_many_begins_natively_and_goes_on_in_python(repo: Repository) 
         assert now.get_many(mixed) == [1, "row0002", 3]
         with pytest.raises(percola.UnknownColumnError, match="no column"):
             now.get_many([*mixed, (unknown, "a")])
+
+
+def test_a_read_of_many_that_takes_long_is_left_to_python_which_gives_up_the_gil(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def decoded(raw: bytes) -> int:
+        until = time.perf_counter() + 0.001
+        while time.perf_counter() < until:
+            pass
+        return int(raw)
+
+    slow = Table("slow")
+    cell = slow.column("cell", percola.Codec("slow", lambda value: b"%d" % value, decoded))
+    left: list[int] = []
+    in_python = Snapshot._get_many
+
+    def counted(snapshot: Snapshot, cells: list[Any]) -> list[Any]:
+        left.append(len(cells))
+        return in_python(snapshot, cells)
+
+    monkeypatch.setattr(Snapshot, "_get_many", counted)
+    with engines.using("native"):
+        repo = percola.open(tmp_path / "slow", [slow], durability="relaxed")
+    with repo:
+        with repo.transaction() as t:
+            for i in range(40):
+                t.set(cell, f"{i}", i)
+        with repo.snapshot() as now:
+            assert now.get_many([(cell, f"{i}") for i in range(40)]) == list(range(40))
+        [rest] = left
+        assert 0 < rest < 40
 
 
 def test_an_observer_reads_natively_what_it_has_not_written(
