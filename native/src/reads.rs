@@ -286,9 +286,7 @@ impl Reads {
         });
         found.unwrap_or(Looked::AskPython)
     }
-}
 
-impl Reads {
     /// The first rows with keys in [first, last) for a reader at `ts`; see `look` and `FewRows`.
     pub fn few_rows(
         &self,

@@ -273,6 +273,17 @@ struct Cells<'a> {
     found: Vec<(&'a [u8], &'a [u8], State<'a>)>,
 }
 
+impl<'a> Cells<'a> {
+    fn new(columns: Option<&'a Vec<(PyBackedBytes, bool)>>, limit: usize) -> Self {
+        Cells {
+            wanted: Wanted::new(columns),
+            limit,
+            long: 0,
+            found: Vec::new(),
+        }
+    }
+}
+
 impl<'a> Taker<'a> for Cells<'a> {
     fn begins(&mut self) -> bool {
         self.found.len() < self.limit && self.long < LONG_BYTES
@@ -312,12 +323,7 @@ pub fn scan<'py>(
 ) -> PyResult<Option<(Bound<'py, PyList>, Option<Bound<'py, PyBytes>>)>> {
     let inner = &txn.inner;
     let range = Sent::new(Range::new(py, txn, trees, ts, (first, last))?);
-    let mut taker = Cells {
-        wanted: Wanted::new(columns.as_ref()),
-        limit,
-        long: 0,
-        found: Vec::new(),
-    };
+    let mut taker = Cells::new(columns.as_ref(), limit);
     // SAFETY: the transaction is live while the environment counts this thread as inside, or while
     // it holds the GIL; a transaction that scans does not write.
     let walked =
@@ -353,37 +359,6 @@ pub fn scan<'py>(
 
 // --- A few rows, at once ------------------------------------------------------------------
 
-struct Few<'a> {
-    wanted: Wanted<'a>,
-    bytes: usize,
-    is_plain: bool,
-    found: Vec<(&'a [u8], &'a [u8], &'a [u8])>,
-}
-
-impl<'a> Taker<'a> for Few<'a> {
-    fn begins(&mut self) -> bool {
-        self.found.len() < FEW
-    }
-
-    fn place(&self, column: &[u8]) -> Option<usize> {
-        self.wanted.has(column).then_some(0)
-    }
-
-    fn names(&self) -> &[&'a [u8]] {
-        &self.wanted.names
-    }
-
-    fn take(&mut self, row: &'a [u8], column: &'a [u8], _: usize, state: State<'a>) {
-        match state {
-            State::Value(_, value) => {
-                self.bytes += value.len();
-                self.found.push((row, column, value));
-            }
-            _ => self.is_plain = false,
-        }
-    }
-}
-
 /// The first rows of a range, copied: nothing of Python's may run within LMDB's transaction.
 pub struct FewRows {
     bytes: Vec<u8>,
@@ -413,27 +388,25 @@ impl FewRows {
             first: keys.0,
             last: keys.1,
         };
-        let mut taker = Few {
-            wanted: Wanted::new(columns),
-            bytes: 0,
-            is_plain: true,
-            found: Vec::new(),
-        };
+        let mut taker = Cells::new(columns, FEW);
         // SAFETY: the transaction has begun, does not write, and ends after this.
         let walked = unsafe { range.begin() }.and_then(|mut walk| walk.go(&mut taker, PASSED));
         let Ok(Walked::Ended(following)) = walked else {
             return None;
         };
-        if !taker.is_plain || taker.bytes > COPIED {
-            return None;
-        }
         let mut few = FewRows {
             bytes: Vec::new(),
             cells: Vec::with_capacity(taker.found.len()),
             following: following.map(unescaped),
         };
         let mut last_row: Option<&[u8]> = None;
-        for (row, column, value) in taker.found {
+        for (row, column, state) in taker.found {
+            let State::Value(_, value) = state else {
+                return None;
+            };
+            if few.bytes.len() + value.len() > COPIED {
+                return None;
+            }
             let before = few.bytes.len();
             let size = (last_row != Some(row)).then(|| {
                 few.bytes.extend(unescaped(row));
@@ -449,7 +422,7 @@ impl FewRows {
 
     /// A list of the rows, each with a dictionary of its values, and the row to go on from.
     #[allow(clippy::type_complexity)]
-    pub fn told<'py>(
+    pub fn objects<'py>(
         &self,
         py: Python<'py>,
     ) -> PyResult<(Bound<'py, PyList>, Option<Bound<'py, PyBytes>>)> {

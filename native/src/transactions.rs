@@ -261,9 +261,6 @@ impl SnapshotBase {
         let own = std::mem::take(&mut *self.own.edit(py));
         let made = (|| {
             let writes = PyDict::new(py);
-            if own.writes.is_empty() {
-                return Ok(writes);
-            }
             for (write, column) in own.writes.iter().zip(&own.columns) {
                 let value = write.value.as_ref().map(|raw| PyBytes::new(py, raw));
                 writes.set_item(column.cell(py, &write.key)?, (write.op, value))?;
@@ -433,7 +430,7 @@ impl SnapshotBase {
             return Ok(None);
         }
         let found = calls.few_rows(py, &keys, columns.as_ref(), self.start_ts.get(py));
-        found.map(|few| few.told(py)).transpose()
+        found.map(|few| few.objects(py)).transpose()
     }
 
     fn _unregister(&self, py: Python<'_>) -> PyResult<()> {

@@ -268,14 +268,10 @@ class Snapshot(SnapshotBase):
         self._check_usable()
         wanted = list(cells)
         addresses = [self._cell(column, row) for column, row in wanted]
-        once = dict.fromkeys(addresses)
-        if self._cache is None and not self._writes and len(once) == len(addresses):
-            raws = [state[2] for state in self._read(addresses)]
-        else:
-            missing = [address for address in once if self._needs_read(address)]
-            states = self._read(missing) if missing else ()
-            found = {a: state[2] for a, state in zip(missing, states, strict=True)}
-            raws = [found[a] if a in found else self._visible(a) for a in addresses]
+        missing = [address for address in dict.fromkeys(addresses) if self._needs_read(address)]
+        states = self._read(missing) if missing else ()
+        found = {address: state[2] for address, state in zip(missing, states, strict=True)}
+        raws = [found[one] if one in found else self._visible(one) for one in addresses]
         return [
             None if raw is None else column.decode_value(raw)
             for (column, _), raw in zip(wanted, raws, strict=True)
