@@ -270,6 +270,11 @@ class LockRecord(NamedTuple):
     last_change: LastChange | None = None
     silent: bool = False
 
+    @property
+    def owner_name(self) -> str:
+        """The owner as messages name it. The locks of a job of Spark belong to no process."""
+        return self.owner or "a job of Spark"
+
 
 def encode_lock(lock: LockRecord) -> bytes:
     """Encode a lock record."""
@@ -484,6 +489,11 @@ def failed_column(observer: str, column: bytes) -> bytes:
 def failed_observer(column: bytes) -> str:
     """The observer that a `failed_column` is about."""
     return column[len(_FAILED) :].partition(b":")[0].decode("utf-8", "replace")
+
+
+def is_failed_column(failed: bytes, column: bytes) -> bool:
+    """Whether a `failed_column` is about this column, for any observer."""
+    return failed == failed_column(failed_observer(failed), column)
 
 
 def encode_ts(ts: int) -> bytes:

@@ -231,10 +231,8 @@ def changes(
         UsageError: one of the timestamps has not come yet, or `upto` is below `after`.
         LockTimeoutError: a live transaction that `upto` has to wait for takes too long.
     """
-    if columns is not None and not isinstance(columns, Column | Family):
-        columns = tuple(columns)
-    images = raw_changes(repo, table, after, upto, columns, before=before)
-    return _decoded(repo, table, images, None if columns is None else [*map(_pair, columns)])
+    wanted, images = _read_changes(repo, table, after, upto, columns, before=before)
+    return _decoded(repo, table, images, None if columns is None else wanted)
 
 
 def raw_changes(
@@ -247,6 +245,19 @@ def raw_changes(
     before: bool = False,
 ) -> Iterator[RowImage]:
     """The same changes as the store has them; arguments and errors are those of `changes`."""
+    return _read_changes(repo, table, after, upto, columns, before=before)[1]
+
+
+def _read_changes(
+    repo: Repository,
+    table: Table[R],
+    after: int,
+    upto: int | None,
+    columns: Iterable[Column[R, Any] | Family[R, Any]] | None,
+    *,
+    before: bool,
+) -> tuple[Wanted, Iterator[RowImage]]:
+    """The columns that are read, and the changes."""
     name = _name_of(repo, table)
     check_start(repo, name, after)
     snapshot = repo.snapshot(at=after)
@@ -265,9 +276,8 @@ def raw_changes(
     except BaseException:
         snapshot.close()
         raise
-    return _held(
-        snapshot, read_changes(repo.context.store, name, after, upto, wanted=wanted, before=before)
-    )
+    images = read_changes(repo.context.store, name, after, upto, wanted=wanted, before=before)
+    return wanted, _held(snapshot, images)
 
 
 def raw_rows(
@@ -315,10 +325,6 @@ def _named(
     columns: Iterable[Column[R, Any] | Family[R, Any]] | None,
 ) -> Wanted:
     return _all_named(table) if columns is None else snapshot._wanted(table, columns)
-
-
-def _pair(one: Column[Any, Any] | Family[Any, Any]) -> tuple[bytes, bool]:
-    return (one.read, True) if isinstance(one, Family) else (one.key, False)
 
 
 def _all_named(table: Table[Any]) -> Wanted:

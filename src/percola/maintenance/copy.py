@@ -69,6 +69,7 @@ from percola.cells import (
     decode_ts,
     decode_write,
     encode_write,
+    is_failed_column,
     unhandled_attempts,
 )
 from percola.clock import Clock
@@ -664,7 +665,7 @@ class _Copy:
                 pending[commit_ts] = b""
             older = self._older(column, records, commit_ts)
             # Without it, who retries its dead letter would find that nothing has changed.
-            is_dead = any(name.endswith(b":" + column) for name in dead)
+            is_dead = any(is_failed_column(name, column) for name in dead)
             stays = pending or is_dead or commit_ts > self._floor
             if decode_write(raw).op is Op.DELETE and not stays:
                 continue

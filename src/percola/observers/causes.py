@@ -38,8 +38,8 @@ from percola.cells import (
     decode_attempts,
     decode_ts,
     decode_write,
-    failed_column,
     failed_observer,
+    is_failed_column,
     retried_letters,
 )
 from percola.errors import UsageError
@@ -337,12 +337,11 @@ class _Trail:
     def _dead_lettered(self, change: Change) -> set[str]:
         """The observers with a dead letter of a cell that is for a change, or for a newer one."""
         table, row, column = change.cell
-        found: set[str] = set()
-        for failed, ts, _ in walk_kind(self._store, Kind.FAILED, table, row, row + b"\0"):
-            name = failed_observer(failed.column)
-            if ts >= change.commit_ts and failed.column == failed_column(name, column):
-                found.add(name)
-        return found
+        return {
+            failed_observer(failed.column)
+            for failed, ts, _ in walk_kind(self._store, Kind.FAILED, table, row, row + b"\0")
+            if ts >= change.commit_ts and is_failed_column(failed.column, column)
+        }
 
     def _made(self, run: Run, record: RunRecord | None) -> Run:
         """The changes that a run has made."""

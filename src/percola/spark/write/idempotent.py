@@ -206,12 +206,11 @@ class MarkedPartition:
             cells = self._cleared(t, one) if one.clears else one.cells
             if at and len(t._writes) + len(cells) > _CELLS:
                 return at
-            row = self._table.decode_row(one.row)
             for name, raw in cells.items():
-                if self._again and t.version(self._column(name), row) > self._since:
+                if self._again and t.version(*self._address(one.row, name)) > self._since:
                     continue
                 if raw is None:
-                    t.delete(self._column(name), row)
+                    t.delete(*self._address(one.row, name))
                 else:
                     put(Cell(one.table, one.row, name), raw)
         return len(rows)
@@ -222,6 +221,10 @@ class MarkedPartition:
         cells = {column.key: None for column, _ in there._all_items()} | dict(one.cells)
         check_deletable((Cell(one.table, one.row, name) for name in cells), self._table.shown)
         return cells
+
+    def _address(self, row: bytes, name: bytes) -> tuple[Column[Any, Any], Any]:
+        """A cell as a transaction takes it: its column and row."""
+        return self._column(name), self._table.decode_row(row)
 
     def _column(self, name: bytes) -> Column[Any, Any]:
         column = self._columns.get(name)
