@@ -428,21 +428,26 @@ def test_a_builder_that_will_take_the_session_that_is_there_gives_it_the_jar(
     assert any(one.getPath().endswith("of-a-builder.jar") for one in added)
 
 
+@pytest.fixture
+def other(tmp_path: Path) -> str:
+    """Another repository, with the same table, which is empty."""
+    with percola.open(tmp_path / "other", schema=[sales]) as repo:
+        return repo.address
+
+
 def test_a_session_keeps_a_catalog_and_refuses_its_name_for_another_repository(
-    spark: SparkSession, catalog: str, repo: Repository, tmp_path: Path
+    spark: SparkSession, catalog: str, repo: Repository, other: str
 ) -> None:
-    with percola.open(tmp_path / "other", schema=[sales]):
-        pass
     session = spark.newSession()
     for _ in range(2):
         configure(session, catalogs={"kept": repo.address})
         assert session.sql("SELECT row FROM kept.sales").collect() == [("s1",)]
     assert spark.sql(f"SELECT row FROM {catalog}.sales").count() == 1  # The active session again.
     with pytest.raises(ConflictingOptionsError, match=r"has a catalog 'kept' of .*: use another"):
-        configure(session, catalogs={"kept": str(tmp_path / "other")})
+        configure(session, catalogs={"kept": other})
 
     def configure_builder() -> None:
-        configure(SparkSession.Builder(), catalogs={catalog: str(tmp_path / "other")})
+        configure(SparkSession.Builder(), catalogs={catalog: other})
 
     with pytest.raises(ConflictingOptionsError, match=f"has a catalog {catalog!r} of "):
         configure_builder()
@@ -455,15 +460,13 @@ def test_a_session_keeps_a_catalog_and_refuses_its_name_for_another_repository(
 
 
 def test_a_new_session_takes_another_repository_for_a_catalog_that_spark_started_with(
-    spark: SparkSession, catalog: str, repo: Repository, tmp_path: Path
+    spark: SparkSession, catalog: str, repo: Repository, other: str
 ) -> None:
-    with percola.open(tmp_path / "other", schema=[sales]):
-        pass
     session = spark.newSession()
     for key, value in catalog_settings({"kept": repo.address}).items():
         if key != "spark.jars":
             session.conf.set(key, value)
-    configure(session, catalogs={"kept": str(tmp_path / "other")})
+    configure(session, catalogs={"kept": other})
     assert session.sql("SELECT row FROM kept.sales").collect() == []
     with pytest.raises(ConflictingOptionsError, match=r"has a catalog 'kept' of .*other already"):
         configure(session, catalogs={"kept": repo.address})
