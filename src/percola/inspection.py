@@ -154,9 +154,9 @@ class HeldLock:
         cell: the locked cell.
         start_ts: the start timestamp of the transaction that holds it.
         record: what the lock says: its primary, its owner, the operation.
-        owner_alive: whether the owner's process still runs. If it does not, whoever meets the
-            lock next finishes the transaction or undoes it. True of a lock of a job, which belongs
-            to no single process: it may be undone once nobody refreshes it.
+        owner_alive: whether the owner's process still runs. If it does not, the next client
+            that meets the lock finishes the transaction or undoes it. True of a lock of a job,
+            which belongs to no single process: it may be undone once nobody refreshes it.
         age_seconds: since the owner last refreshed it, by its clock and this machine's: to be
             looked at, never to be decided by (rule P8).
     """

@@ -79,4 +79,6 @@ def test_the_locks_of_a_job_of_spark_are_its_own_and_of_no_process(
         later = Clock.wall_ms
         monkeypatch.setattr(Clock, "wall_ms", lambda clock: later(clock) + int(TTL * 2000))
         head, *_ = call(*where).out.splitlines()
-        assert "the job 'job', which is silent, and rolled back by whoever meets it" in head
+        assert (
+            "the job 'job', which is silent: the next client that meets its locks undoes it" in head
+        )

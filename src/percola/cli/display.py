@@ -315,7 +315,9 @@ def print_locks(
         # Of a joint transaction the primary alone is refreshed, and it lives by that.
         is_silent = not first.record.owner and first.age_seconds * 1000 > first.record.ttl_ms
         if is_silent and first.is_primary:
-            head.append("which is silent, and rolled back by whoever meets it", "not bold red")
+            head.append(
+                "which is silent: the next client that meets its locks undoes it", "not bold red"
+            )
         elif first.owner_alive:
             head.append("which is alive", "not bold green")
         else:

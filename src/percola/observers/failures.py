@@ -242,7 +242,7 @@ class Failures:
         log.warning(
             "observer %s failed on %s, attempt %d of %d%s:%s",
             *(one.name, self._context.shown(changes[0].cell), counts[0], self._attempts),
-            *(following, self.told(one, story)),
+            *(following, self.message(one, story)),
         )
         dead: list[bool] = []
         for dirty, count in zip(changes, counts, strict=True):
@@ -255,7 +255,7 @@ class Failures:
                 self._dead_letter_earlier(one, dirty, answers[dirty.cell], story, count)
         return dead[0]
 
-    def told(self, one: Observer[Any], story: Story) -> str:
+    def message(self, one: Observer[Any], story: Story) -> str:
         """What is logged of a failure; where many are in one place, few tracebacks are."""
         now = self._clock.monotonic()
         # Its messages, also those of causes, may name the row.

@@ -492,8 +492,8 @@ class Scanner:
             except StoreError:
                 raise
             except BaseException as error:  # As in `Runner`: else the thread would end.
-                told = self._runs.failures.told(one, Story.of(error))
-                log.warning("observer %s cannot order its rows:%s", one.name, told)
+                message = self._runs.failures.message(one, Story.of(error))
+                log.warning("observer %s cannot order its rows:%s", one.name, message)
                 continue
             first |= {mine[row]: ahead[mine[row]] for row in rows if row in mine}
         return {**first, **ahead}

@@ -66,7 +66,7 @@ def problems(view: View, start_command: str = START, *, can_act: bool = False) -
         lock = view.locks[0]
         owner = "a process that is alive" if lock.held.owner_alive else "a process that has ended"
         if not lock.held.record.owner:
-            owner = "a job of Spark"
+            owner = lock.held.record.owner_name
         found.append(
             Problem(
                 f"A lock of {owner} is {duration(lock.age_s)} old.",

@@ -185,7 +185,7 @@ class LockResolver:
         while (answer := look()) is None:
             attempt += 1
             if self._clock.monotonic() > deadline:
-                owner = decode_lock(raw).owner or "a job of Spark"
+                owner = decode_lock(raw).owner_name
                 raise LockTimeoutError(
                     f"{self._shown(cell)} "
                     f"has been locked for {self._wait_seconds:.0f} s by the live "

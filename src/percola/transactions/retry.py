@@ -46,7 +46,7 @@ def works_later(function: object) -> bool:
         inspect.isgeneratorfunction,
         inspect.isasyncgenfunction,
     )
-    # Of an object that is called, such as one with settings of a loader, its method says so.
+    # Where an object is called, such as a loader with its settings, its method is what counts.
     called = type(function).__call__ if callable(function) else None
     return any(check(one) for check in checks for one in (function, called))
 

@@ -284,7 +284,7 @@ class RangeReader:
                 raise LockTimeoutError(
                     f"{self._context.shown(cell)} "
                     f"is locked by the live transaction that started at {start_ts} (owner "
-                    f"{decode_lock(raw).owner or 'a job of Spark'}). Read with onLock=wait, or "
+                    f"{decode_lock(raw).owner_name}). Read with onLock=wait, or "
                     "with onLock=avoid to see the table as it was before."
                 )
             if not gone:
