@@ -267,9 +267,7 @@ class Repository:
         """The number of dirty cells, by `table.column`; reads only the notify entries."""
         counts: Counter[str] = Counter()
         for table in self._tables_now():
-            # A cell's entries are adjacent; it is counted once.
-            entries = walk_kind(self.context.store, Kind.NOTIFY, table.name)
-            for cell, _ in itertools.groupby(entries, key=lambda entry: entry[0]):
+            for cell, *_ in walk_kind(self.context.store, Kind.NOTIFY, table.name, versions=1):
                 counts[f"{cell.table}.{cell.column.decode()}"] += 1
         return dict(counts)
 

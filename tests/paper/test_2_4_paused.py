@@ -45,7 +45,7 @@ class Operated(Bench):
         store = heard(
             ground.store,
             scan_kind=self._note_scan,
-            entries=lambda _, cell, *where: self.reads.append(cell.row),
+            entries=self._note_read,
             mutate=lambda _, batch: self.mutations.append(batch),
         )
         super().__init__(ground, TABLES, store, **QUICK)
@@ -54,7 +54,7 @@ class Operated(Bench):
 
     def forget(self) -> None:
         self.scans: list[str] = []
-        self.scanned = 0
+        self.scanned = self.listed = 0
         self.reads: list[bytes] = []
         self.mutations: list[object] = []
 
@@ -62,6 +62,10 @@ class Operated(Bench):
         if kind is Kind.NOTIFY:
             self.scans.append(table)
             self.scanned += len(found[0])
+
+    def _note_read(self, found: Any, cell: Cell, *where: object) -> None:
+        self.reads.append(cell.row)
+        self.listed += len(found)
 
     def write(self, column: Any, *rows: str) -> int:
         with self.operator.transaction() as t:
@@ -348,6 +352,27 @@ def test_a_scan_over_waiting_cells_takes_large_steps_and_a_small_part_of_the_tim
     bench.write(contents, "00500")
     bench.look()
     assert ran.take() == [("b", "00500")], "a wake-up is not put off"
+
+
+def test_what_a_run_reads_of_its_cell_does_not_grow_with_changes_that_wait_for_a_paused_observer(
+    ground: Ground, ran: Ran
+) -> None:
+    a, b = ran.observer("a", contents), ran.observer("b", contents)
+    bench = Operated(ground, a, b)
+    bench.operator.pause_observer(b)
+    for _ in range(900):
+        bench.write(contents, "x")
+    bench.look()
+    bench.forget()
+    bench.write(contents, "x")
+    bench.look()
+    assert ran.take() == [("a", "x")] * 2
+    assert bench.scanned < 10
+    assert bench.listed < 300
+    bench.operator.resume_observer("b")
+    bench.look()
+    assert ran.take() == [("b", "x")]
+    assert bench.operator.pending() == {}
 
 
 def test_a_failing_observer_backs_off_as_before_while_another_one_is_paused(

@@ -88,13 +88,14 @@ class DirtyCell:
         cell: the cell.
         notified: the timestamps of its notify entries, the newest first.
         attempts: failed attempts for the newest change, by observer name.
-        earlier: the same for older changes of which any are recorded, the newest first.
+        records: the values of older entries that have any, with their timestamps, the newest first.
     """
 
     cell: Cell
     notified: list[int]
     attempts: dict[str, Attempts]
-    earlier: Sequence[tuple[int, dict[str, Attempts]]] = ()
+    records: Sequence[tuple[int, bytes]] = ()
+    _earlier: Sequence[tuple[int, dict[str, Attempts]]] | None = None
 
     @classmethod
     def of(cls, cell: Cell, entries: Sequence[tuple[int, bytes]]) -> DirtyCell:
@@ -102,8 +103,15 @@ class DirtyCell:
         if len(entries) > 1:
             entries = sorted(entries, reverse=True)
         (_, newest), *older = entries
-        earlier = [(ts, decode_attempts(raw)) for ts, raw in older if raw]
-        return cls(cell, [ts for ts, _ in entries], decode_attempts(newest), earlier)
+        records = [(ts, raw) for ts, raw in older if raw]
+        return cls(cell, [ts for ts, _ in entries], decode_attempts(newest), records)
+
+    @property
+    def earlier(self) -> Sequence[tuple[int, dict[str, Attempts]]]:
+        """The failed attempts for older changes of which any are recorded, the newest first."""
+        if self._earlier is None:  # They are seldom asked for, and may be many.
+            self._earlier = [(ts, decode_attempts(raw)) for ts, raw in self.records]
+        return self._earlier
 
     @property
     def has_failed(self) -> bool:

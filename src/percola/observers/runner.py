@@ -68,6 +68,8 @@ _REMEMBERED: Final = 10_000
 _TOGETHER: Final = 64
 _FIRST_REACHED: Final = 16
 _CROWD: Final = 8
+_BESIDE_PAUSED: Final = 256
+"""How many notify entries of a cell are read while one of its observers is paused."""
 _LONGEST: Final = 1_000_000_000  # Seconds; a thread cannot wait for an infinite time.
 
 Row = tuple[str, bytes]
@@ -323,7 +325,12 @@ class Runner:
         return self._work(dirty, held) if dirty is not None else Found.NOTHING
 
     def _look(self, cell: Cell) -> DirtyCell | None:
-        entries = self._context.store.entries(cell, Kind.NOTIFY, 0, MAX_TS)
+        most = None
+        if (paused := self.paused.known) and any(
+            one.name in paused for one in self._observers.of(cell)
+        ):
+            most = _BESIDE_PAUSED  # None is answered, and each change of the cell adds one.
+        entries = self._context.store.entries(cell, Kind.NOTIFY, 0, MAX_TS, most)
         return DirtyCell.of(cell, entries) if entries else None
 
     def _work(self, dirty: DirtyCell, held: list[Row]) -> Found:

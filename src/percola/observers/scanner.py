@@ -309,9 +309,7 @@ class Scanner:
             return self._scan_rows(*how, rows)
         start = self._left.pop(table, None)
         if start is None:
-            entries, more = self._context.store.scan_kind(
-                Kind.NOTIFY, table, limit=self._chunk_of(mine)
-            )
+            entries, more = self._newest(table, limit=self._chunk_of(mine))
             if more is None:
                 # Usually little is dirty: one call has returned all of it.
                 first = self._rng.choice(entries)[0].row if entries else b""
@@ -373,10 +371,10 @@ class Scanner:
             first, last = max(low, seen[0]), min(high or seen[1], seen[1])
             low, high = (first, last) if first < last else (low, high)
         key = _random_key(low, high, self._rng)
-        scan, most = self._context.store.scan_kind, self._chunk
-        near = scan(Kind.NOTIFY, table, key, end, most)[0]
+        most = self._chunk
+        near = self._newest(table, key, end, most)[0]
         if len(near) < most:  # Or the last rows of a tablet would be begun at more often.
-            near += scan(Kind.NOTIFY, table, start, key, most - len(near))[0]
+            near += self._newest(table, start, key, most - len(near))[0]
         # From the end of a tablet without dirty rows all would go to the very first ones.
         near = near or [*entries]
         return self._rng.choice(near)[0].row if near else key
@@ -395,9 +393,7 @@ class Scanner:
         position: bytes | None = start
         step = chunk = self._chunk_of(address for address in columns if address[0] == table)
         while position is not None and not self._runs.stopping:
-            entries, position = self._context.store.scan_kind(
-                Kind.NOTIFY, table, position, end, step
-            )
+            entries, position = self._newest(table, position, end, step)
             tried = self._tried
             found = self._work_entries(columns, table, stop_at_others, until, entries, found)
             skips = self._paused and self._tried == tried
@@ -416,9 +412,9 @@ class Scanner:
         found: Found,
     ) -> Found:
         """Run the cells of these notify entries; the result includes what was `found` before."""
-        cells = [entry for entry in entries if (entry[0].table, entry[0].column) in columns]
-        ahead = _newest(cells)  # The dirty cells still ahead, in order.
-        if cells:
+        # The dirty cells still ahead, in order.
+        ahead = {cell: raw for cell, _, raw in entries if (cell.table, cell.column) in columns}
+        if ahead:
             known = [cell.row for cell in ahead] + [*self._seen.get(table, ())]
             self._seen[table] = min(known), max(known)
             self._clean.found(columns, table, self, several=len(ahead) > 1 or self._has_more)
@@ -464,8 +460,14 @@ class Scanner:
             found |= outcome
         return found
 
+    def _newest(
+        self, table: str, start: bytes = b"", end: bytes = b"", limit: int = 256
+    ) -> tuple[list[tuple[Cell, int, bytes]], bytes | None]:
+        """The newest notify entry of each dirty cell of a range: a call of `Store.scan_kind`."""
+        return self._context.store.scan_kind(Kind.NOTIFY, table, start, end, limit, versions=1)
+
     def _chunk_of(self, columns: Iterable[Address]) -> int:
-        """How many notify entries one call of the store returns."""
+        """How many dirty cells one call of the store returns."""
         return self._chunk if self._observers.ordered.keys().isdisjoint(columns) else _ORDERED
 
     def _later(self, wait: float, *rows: bytes) -> Found:
@@ -590,16 +592,6 @@ class Scanner:
     def _give_back(self, rows: Collection[Row]) -> None:
         if rows:
             self._context.coordination.unlock_many(rows)
-
-
-def _newest(entries: Iterable[tuple[Cell, int, bytes]]) -> dict[Cell, bytes]:
-    """The value of each cell's newest notify entry, the cells in order."""
-    found: dict[Cell, bytes] = {}
-    newest: dict[Cell, int] = {}
-    for cell, ts, raw in entries:
-        if ts > newest.get(cell, -1):
-            newest[cell], found[cell] = ts, raw
-    return found
 
 
 def _has_met(found: Found, stop_at_others: bool) -> bool:

@@ -7,7 +7,6 @@ work is left; and in which tables there is none (`percola.observers.clean_tables
 
 from __future__ import annotations
 
-import itertools
 import math
 import threading
 from collections.abc import Callable, Iterator, Set
@@ -235,24 +234,26 @@ class Schedule:
         store = self._context.store
         paused = frozenset(paused_observers(store)) & {one.name for one in self._observers}
         if not paused:
-            return any(True for _ in self._observed(Kind.NOTIFY))
+            return any(True for _ in self._observed(Kind.NOTIFY, versions=1))
         asleep = self._observers.all_among(paused)
         for table in sorted({table for table, _ in self._observers.addresses - asleep}):
-            entries = walk_kind(store, Kind.NOTIFY, table, first=1, limit=_STEP)
-            for cell, found in itertools.groupby(entries, key=lambda entry: entry[0]):
+            entries = walk_kind(store, Kind.NOTIFY, table, first=1, limit=_STEP, versions=1)
+            for cell, ts, raw in entries:
                 group = self._observers.of(cell)
                 if not group or (table, cell.column) in asleep:
                     continue
-                dirty = DirtyCell.of(cell, [(ts, raw) for _, ts, raw in found])
+                dirty = DirtyCell.of(cell, [(ts, raw)])
                 if not waits_for_paused(store, group, dirty, paused):
                     return True
         return False
 
-    def _observed(self, kind: Kind) -> Iterator[tuple[Cell, int, bytes]]:
-        """All entries of a kind on the columns that this worker observes."""
+    def _observed(
+        self, kind: Kind, versions: int | None = None
+    ) -> Iterator[tuple[Cell, int, bytes]]:
+        """All entries of a kind on the columns that this worker observes: see `walk_kind`."""
         for table in self._observers.tables:
             # Callers often need only the first entry: the first call asks for one.
-            entries = walk_kind(self._context.store, kind, table, first=1)
+            entries = walk_kind(self._context.store, kind, table, first=1, versions=versions)
             yield from (entry for entry in entries if self._observers.of(entry[0]))
 
 

@@ -65,7 +65,6 @@ def warn_of_unobserved(
 
 def _dirty_cells(context: TransactionContext, table: str) -> tuple[Counter[bytes], bool]:
     """The number of dirty cells by column, and whether the count is complete."""
-    entries = walk_kind(context.store, Kind.NOTIFY, table, first=1)
-    looked_at = list(itertools.islice(entries, COUNTED + 1))
-    cells = dict.fromkeys(cell for cell, _, _ in looked_at)
-    return Counter(cell.column for cell in cells), len(looked_at) <= COUNTED
+    entries = walk_kind(context.store, Kind.NOTIFY, table, first=1, versions=1)
+    cells = [cell for cell, _, _ in itertools.islice(entries, COUNTED + 1)]
+    return Counter(cell.column for cell in cells), len(cells) <= COUNTED

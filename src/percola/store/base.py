@@ -471,8 +471,8 @@ class Store(ABC):
         about `limit` entries or fewer, and the row to continue from, or None at the end.
         `percola.store.walks` makes walks of such calls.
 
-        With `versions`, which WRITE and DATA alone may have, of each cell only the newest so many:
-        a cell that is written all the time may have millions. `entries` reads those below.
+        With `versions`, of each cell only the newest so many, at least one: a cell that is written
+        all the time may have millions. `entries` reads those below.
         """
 
     @abstractmethod

@@ -283,7 +283,7 @@ class MemoryStore(OneStepStore):
                             for ts, value in (
                                 itertools.islice(_newest_first(entries), versions)
                                 if kind in (Kind.WRITE, Kind.DATA)
-                                else entries.items()
+                                else [*entries.items()][-versions if versions else None :]
                             )
                         ]
         return found, None

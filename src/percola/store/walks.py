@@ -21,16 +21,17 @@ def walk_kind(
     *,
     first: int = 256,
     limit: int = 256,
+    versions: int | None = None,
 ) -> Iterator[tuple[Cell, int, bytes]]:
     """All entries of a kind in [start, end), from repeated calls of `Store.scan_kind`.
 
     `limit` is that of each call, and `first` that of the first one: a caller who may need only one
-    entry asks for one.
+    entry asks for one. With `versions`, only the newest so many of each cell.
     """
     position: bytes | None = start
     most = first
     while position is not None:
-        entries, position = store.scan_kind(kind, table, position, end, most)
+        entries, position = store.scan_kind(kind, table, position, end, most, versions=versions)
         most = limit
         yield from entries
 

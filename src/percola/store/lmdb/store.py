@@ -470,18 +470,21 @@ class LmdbStore(OneStepStore):
         found: list[tuple[int, bytes]] = []
         with environment.reading() as txn:
             cursor = txn.cursor(self._database(kind))
-            newest_first = kind in NEWEST_FIRST
-            going = cursor.set_range(key + suffix(kind, high if newest_first else low))
+            first = key + suffix(kind, high)
+            if kind in NEWEST_FIRST:
+                going, older = cursor.set_range(first), cursor.next
+            else:
+                going, older = _last_upto(cursor, first), cursor.prev
             while going:
                 at = cursor.key()
                 ts = timestamp(at, kind) if at.startswith(key) else None
                 if ts is None or not low <= ts <= high:
                     break
                 found.append((ts, cursor.value()))
-                if newest_first and limit is not None and len(found) >= limit:
+                if limit is not None and len(found) >= limit:
                     break
-                going = cursor.next()
-        return found if newest_first else found[::-1][:limit]
+                going = older()
+        return found
 
     def scan(
         self,
@@ -659,15 +662,18 @@ class LmdbStore(OneStepStore):
             if (len(found) >= limit or long >= LONG_BYTES) and cell.row != found[-1][0].row:
                 return found, cell.row
             if not locks:
+                if entry[:-8] != key:
+                    key, left = entry[:-8], versions
+                if left == 0:
+                    if kind not in NEWEST_FIRST:  # They are the oldest.
+                        found[-(versions or 0) :] = _newest(cursor, cell, key, kind, versions or 0)
+                    going = _behind(cursor, key)
+                    continue
                 value = cursor.value()
                 long += len(value)
                 found.append((cell, timestamp(entry, kind), value))
                 if left is not None:
-                    left = (left if entry[:-8] == key else versions or 0) - 1
-                    key = entry[:-8]
-                    if not left:
-                        going = _behind(cursor, key)
-                        continue
+                    left -= 1
             elif cells.set_range(entry) and cells.key().startswith(entry):
                 found.append((cell, timestamp(cells.key(), kind), cells.value()))
             going = cursor.next()
@@ -730,6 +736,23 @@ def _behind(cursor: Cursor, key: bytes) -> bool:
     while going and cursor.key()[:-8] == key:
         going = cursor.next()
     return going
+
+
+def _last_upto(cursor: Cursor, key: bytes) -> bool:
+    """Move a cursor to the last entry up to `key`; returns whether there is one."""
+    return cursor.prev() if cursor.set_range(key + b"\0") else cursor.last()
+
+
+def _newest(
+    cursor: Cursor, cell: Cell, key: bytes, kind: Kind, most: int
+) -> list[tuple[Cell, int, bytes]]:
+    """The newest `most` entries of a cell that has as many, of a kind whose oldest come first."""
+    found = []
+    _last_upto(cursor, key + suffix(kind, MAX_TS))
+    for _ in range(most):
+        found.append((cell, timestamp(cursor.key(), kind), cursor.value()))
+        cursor.prev()
+    return found[::-1]
 
 
 def _records(cursor: Cursor, key: bytes, going: bool) -> Iterator[tuple[int, bytes]]:

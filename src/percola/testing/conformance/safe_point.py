@@ -48,20 +48,27 @@ class SafePointClaims(Ground):
         for cell, records in found:
             assert records == store.entries(cell, Kind.WRITE, 0, MAX_TS)
 
-    @pytest.mark.parametrize("kind", [Kind.WRITE, Kind.DATA])
+    @pytest.mark.parametrize("kind", [one for one in Kind if one is not Kind.LOCK])
     @pytest.mark.parametrize(("versions", "limit"), [(1, 1), (2, 3), (3, 1000)])
     def test_of_a_cell_with_more_than_the_versions_asked_for_the_newest_are_found(
         self, store: Store, table: str, versions: int, limit: int, kind: Kind
     ) -> None:
         expected = []
         for row, counts in ((b"a", (4, 0, 1)), (b"a\0", (2, 3, 4)), (b"b", (0, 3, 5))):
-            for column, count in zip((b"c", b"c\0", b"d"), counts, strict=True):
+            for column, count in zip((b"c", b"cc", b"d"), counts, strict=True):
                 for commit_ts in range(5, 5 + 2 * count, 2):
                     value = b"%d" % commit_ts * 200
-                    self.put(store, table, row, *written(column, commit_ts, value))
+                    others = [
+                        Put(one, column, commit_ts, value) for one in (Kind.NOTIFY, Kind.FAILED)
+                    ]
+                    self.put(store, table, row, *written(column, commit_ts, value), *others)
+                # One that was removed is no version.
+                self.put(store, table, row, Put(kind, column, 90, b"gone"))
+                self.put(store, table, row, Delete(kind, column, 90))
                 cell = Cell(table, row, column)
-                entries = store.entries(cell, kind, 0, MAX_TS, versions)
-                expected += [(cell, *entry) for entry in entries]
+                entries = store.entries(cell, kind, 0, MAX_TS)[:versions]
+                oldest_first = kind in (Kind.NOTIFY, Kind.FAILED)
+                expected += [(cell, *one) for one in (entries[::-1] if oldest_first else entries)]
             self.put(store, table, row, lock(b"c", 90))
         found: list[tuple[Cell, int, bytes]] = []
         position: bytes | None = b""
