@@ -281,7 +281,7 @@ class Repository:
         return self.context.oracle.at_one_moment(
             lambda: (
                 not any(
-                    store.scan_kind(Kind.NOTIFY, table.name, limit=1)[0]
+                    store.scan_kind(Kind.NOTIFY, table.name, limit=1, versions=1)[0]
                     for table in self._tables_now()
                 )
             )
