@@ -350,6 +350,23 @@ def test_a_scanner_that_another_has_overtaken_begins_no_run_above_the_rate(
     assert len(bench.look()) == 1
 
 
+def test_no_wake_up_matters_until_a_run_may_begin_again(ground: Ground) -> None:
+    bench = Ordered(ground)
+    slow = observer(stirred, name="slow", rate=0.1)(lambda t, row: None)
+    bench.scan_with([slow])
+    assert bench.schedule.note_wake_up() == 0.0
+    bench.stir(**ROWS)
+    bench.look()
+    bench.clock.now += 4.0
+    assert bench.schedule.note_wake_up() == 6.0
+    bench.clock.now += 6.0
+    assert bench.schedule.note_wake_up() == 0.0
+    bench.scan_with([slow, observer(body, name="prompt")(lambda t, row: None)])
+    bench.stir(**ROWS)
+    bench.look()
+    assert bench.schedule.note_wake_up() == 0.0
+
+
 def test_a_rate_holds_up_no_other_observer(ground: Ground) -> None:
     bench = Ordered(ground)
 

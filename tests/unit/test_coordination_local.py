@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import BinaryIO
@@ -336,6 +337,41 @@ def test_whoever_has_many_wake_ups_to_read_takes_them_for_all_tables(
     held.set()
     wait_until(lambda: EVERY_TABLE in told)
     assert told[0] == marks_of(["docs"])
+
+
+def test_wake_ups_are_left_unread_for_as_long_as_nobody_waits_for_them(
+    mine: LocalCoordination, other: LocalCoordination, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("percola.coordination.local.coordination._LONGEST_QUIET", 1e6)
+    told: list[bytes] = []
+    here, elsewhere = threading.Semaphore(0), threading.Semaphore(0)
+    quiet = 0.0
+
+    def listen(marks: bytes) -> float:
+        told.append(marks)
+        here.release()
+        return quiet
+
+    with closing(LocalCoordination(mine._folder)) as third:
+        third.on_wake(lambda _: elsewhere.release())
+        stop = mine.on_wake(lambda _: None)
+        mine.on_wake(listen)
+        quiet = 1e6
+        for _ in range(3):  # Another listener waits for each of them.
+            other.wake(["docs"])
+            assert here.acquire(timeout=30)
+            assert elsewhere.acquire(timeout=30)
+        stop()
+        other.wake(["docs"])
+        assert here.acquire(timeout=30)
+        del told[:]
+        for _ in range(3):
+            other.wake(["links"])
+        for _ in range(2):
+            other.wake(["links"])
+            assert elsewhere.acquire(timeout=30)
+        mine.close()  # At once.
+    assert told == []
 
 
 def test_who_begins_to_listen_is_rung_from_then_on(mine: LocalCoordination, child: Child) -> None:

@@ -66,10 +66,11 @@ class Coordination(ABC):
         """
 
     @abstractmethod
-    def on_wake(self, callback: Callable[[bytes], None]) -> Callable[[], None]:
+    def on_wake(self, callback: Callable[[bytes], float | None]) -> Callable[[], None]:
         """Call `callback`, from any thread, at each wake-up; returns a function that stops it.
 
-        It is given the wake-up (`percola.coordination.wake_ups`).
+        It is given the wake-up (`percola.coordination.wake_ups`). It may return for how many
+        seconds no other wake-up matters to it: those of other processes may come later, as one.
         """
 
     def idle(self, pool: bytes) -> None:  # noqa: B027

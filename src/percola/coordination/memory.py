@@ -22,7 +22,7 @@ class MemoryCoordination(Coordination):
     def _start_afresh(self) -> None:
         self._locked: set[tuple[str, bytes]] = set()
         self._guard = threading.Lock()
-        self._callbacks: list[Callable[[bytes], None]] = []
+        self._callbacks: list[Callable[[bytes], float | None]] = []
         self._observers: dict[str, list[str]] = {}
         self._held = 0
         self._since_ms = time.time_ns() // 1_000_000
@@ -50,7 +50,7 @@ class MemoryCoordination(Coordination):
         for callback in list(self._callbacks):
             callback(wake_up)
 
-    def on_wake(self, callback: Callable[[bytes], None]) -> Callable[[], None]:
+    def on_wake(self, callback: Callable[[bytes], float | None]) -> Callable[[], None]:
         self._callbacks.append(callback)
 
         def stop() -> None:

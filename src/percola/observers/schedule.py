@@ -86,10 +86,14 @@ class Schedule:
             lambda: not (self._is_dirty() or self.finish_the_dead() or self._is_dirty())
         )
 
-    def note_wake_up(self, wake_up: bytes = EVERY_TABLE) -> None:
-        """A wake-up has arrived, from this process or another; see `Coordination.on_wake`."""
+    def note_wake_up(self, wake_up: bytes = EVERY_TABLE) -> float:
+        """A wake-up has arrived, from this process or another; see `Coordination.on_wake`.
+
+        Returns for how many seconds no run may begin, and no other wake-up matters.
+        """
         self.clean.note_wake_up(wake_up)
         self._wake()
+        return self.begins_in(self._observers.addresses)
 
     def is_due(self) -> bool:
         """Whether the scan for locks of dead transactions is due; true once per period."""

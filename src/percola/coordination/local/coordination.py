@@ -47,6 +47,7 @@ _ANNOUNCING: Final = 1 << 62
 """The byte of `rows.lock`, beyond every row's, that is locked while observers are announced."""
 _ALL: Final = b"!"
 """A wake-up for all tables: no mark of a table, and what earlier releases write."""
+_LONGEST_QUIET: Final = 1.0  # seconds
 _READ: Final = 4096
 _MANY: Final = 2048
 """After so many bytes of wake-ups there may have been no room for others: a FIFO has room for 4,096
@@ -73,7 +74,7 @@ class LocalCoordination(Coordination):
         self._active_slots: ActiveSlots | None = None
         self._rows: set[tuple[str, bytes]] = set()
         self._observers: dict[str, list[str]] = {}
-        self._callbacks: list[Callable[[bytes], None]] = []
+        self._callbacks: list[Callable[[bytes], float | None]] = []
         self._fifo_fd = -1
         self._stop_fds: tuple[int, int] | None = None
         self._listener: threading.Thread | None = None
@@ -321,7 +322,7 @@ class LocalCoordination(Coordination):
             if fd >= 0:
                 os.close(fd)
 
-    def on_wake(self, callback: Callable[[bytes], None]) -> Callable[[], None]:
+    def on_wake(self, callback: Callable[[bytes], float | None]) -> Callable[[], None]:
         with self._guard:
             self._callbacks = [*self._callbacks, callback]
             if self._listener is None:
@@ -351,10 +352,14 @@ class LocalCoordination(Coordination):
     def _read_wake_ups(self, fifo: int, *stop_fds: int) -> None:
         stop = stop_fds[0]
         # Not select(), which takes no descriptor above 1023.
-        poll = select.poll()
+        poll, stopped = select.poll(), select.poll()
         poll.register(fifo, select.POLLIN)
-        poll.register(stop, select.POLLIN)
-        while True:
+        for one in (poll, stopped):
+            one.register(stop, select.POLLIN)
+        quiet = 0.0
+        # What nobody waits for may stay in the FIFO: neither its writer wakes this thread then, nor
+        # this thread others.
+        while not (quiet and stopped.poll(1000 * quiet)):
             ready = [fd for fd, _ in poll.poll()]
             if stop in ready:
                 break
@@ -362,8 +367,8 @@ class LocalCoordination(Coordination):
             with contextlib.suppress(BlockingIOError):
                 raw = os.read(fifo, _READ)
             marks = EVERY_TABLE if len(raw) > _MANY else read_marks(raw)
-            for callback in self._callbacks:
-                callback(marks)
+            waits = [callback(marks) or 0.0 for callback in self._callbacks]
+            quiet = min(_LONGEST_QUIET, *waits) if waits else 0.0
         for fd in (fifo, *stop_fds):
             os.close(fd)
 

@@ -28,7 +28,7 @@ class LockService:
         """Discard the parent's state that a fork has copied."""
         self._guard = threading.Lock()
         self._rows: set[tuple[str, bytes]] = set()
-        self._callbacks: list[Callable[[bytes], None]] = []
+        self._callbacks: list[Callable[[bytes], float | None]] = []
 
     def try_lock(self, table: str, row: bytes) -> bool:
         """Take the lock of a row; False if another thread or process has it.
@@ -70,7 +70,7 @@ class LockService:
         for callback in self._callbacks:
             callback(wake_up)
 
-    def on_wake(self, callback: Callable[[bytes], None]) -> Callable[[], None]:
+    def on_wake(self, callback: Callable[[bytes], float | None]) -> Callable[[], None]:
         """Call `callback`, from any thread, at each wake-up; returns a function that stops it.
 
         It is given the wake-up (`percola.coordination.wake_ups`).

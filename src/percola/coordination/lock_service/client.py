@@ -182,7 +182,7 @@ class LockServiceClient(LockService):
         self._run_callbacks(wake_up)
         self._waker.wake(wake_up)
 
-    def on_wake(self, callback: Callable[[bytes], None]) -> Callable[[], None]:
+    def on_wake(self, callback: Callable[[bytes], float | None]) -> Callable[[], None]:
         forget = super().on_wake(callback)
         for link in self._links:
             link.open_session()

@@ -192,7 +192,7 @@ class ZooKeeperCoordination(Coordination):
     def wake(self, places: Iterable[Place] | None = None) -> None:
         self._lock_service.wake(places)
 
-    def on_wake(self, callback: Callable[[bytes], None]) -> Callable[[], None]:
+    def on_wake(self, callback: Callable[[bytes], float | None]) -> Callable[[], None]:
         return self._lock_service.on_wake(callback)
 
     def idle(self, pool: bytes) -> None:

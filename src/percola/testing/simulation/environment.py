@@ -100,7 +100,7 @@ class SimulatedCoordination(Coordination):
                 for callback in callbacks:
                     callback(wake_up)
 
-    def on_wake(self, callback: Callable[[bytes], None]) -> Callable[[], None]:
+    def on_wake(self, callback: Callable[[bytes], float | None]) -> Callable[[], None]:
         callbacks = self._world.callbacks.setdefault(self._process, [])
         callbacks.append(callback)
         return lambda: callbacks.remove(callback) if callback in callbacks else None

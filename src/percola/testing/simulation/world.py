@@ -130,7 +130,7 @@ class World:
         self.alive: set[str] = set()
         self.row_locks: dict[tuple[str, bytes], Process] = {}
         self.leases: dict[str, int] = {}
-        self.callbacks: dict[Process, list[Callable[[bytes], None]]] = {}
+        self.callbacks: dict[Process, list[Callable[[bytes], float | None]]] = {}
         self.splits: dict[str, list[Tablet]] = {}
         self.trace: list[Event] = []
         self.counts: Counter[str] = Counter()
