@@ -227,7 +227,7 @@ def is_dirty(repo: Repository, column: Column[R, Any] | WeakColumn[R], row: R) -
     """Whether a cell is dirty: whether it has changed, or was notified, and was not answered."""
     _check_column(column)
     key = column.table.encode_row(row)
-    entries = _entries(repo, Kind.NOTIFY, column.table, key)
+    entries = _entries(repo, Kind.NOTIFY, column.table, key, versions=1)
     return any(cell.column == column.name.encode() for cell, _, _ in entries)
 
 
@@ -431,7 +431,7 @@ def status(repo: Repository) -> Status:
     """Count what is there. Costs in proportion to locks, dirty cells and failures."""
     context = repo.context
     held = [lock.owner_alive for lock in locks(repo)]
-    dirty = Counter(column_name(one.cell) for one in notifications(repo))
+    dirty = Counter(column_name(cell) for cell, *_ in _entries(repo, Kind.NOTIFY, versions=1))
     return Status(
         repo.address,
         FORMAT,
@@ -474,16 +474,20 @@ def column_name(cell: Cell) -> str:
 
 
 def _entries(
-    repo: Repository, kind: Kind, table: Table[Any] | None = None, row: bytes | None = None
+    repo: Repository,
+    kind: Kind,
+    table: Table[Any] | None = None,
+    row: bytes | None = None,
+    versions: int | None = None,
 ) -> Iterator[tuple[Cell, int, bytes]]:
-    """All entries of a kind: of the repository, a table or a row."""
+    """All entries of a kind, of the repository, a table or a row: see `walk_kind`."""
     _check_table(table)
     # Those of all tables that there are now: others may have made some since it was opened.
     schema = stored_schema(repo.context.store) if table is None else [table]
     names = sorted(one.name for one in schema)
     end = b"" if row is None else row + b"\0"
     for name in names:
-        yield from walk_kind(repo.context.store, kind, name, row or b"", end)
+        yield from walk_kind(repo.context.store, kind, name, row or b"", end, versions=versions)
 
 
 def _check_table(table: object) -> None:
