@@ -15,6 +15,7 @@ from percola.errors import (
     CommitUnknownError,
     OutcomeUnknownError,
     RolledBackError,
+    StoreError,
     TransactionTooLargeError,
 )
 from percola.store.base import Put, RowMutation
@@ -147,26 +148,29 @@ def test_a_lost_reply_to_any_mutation_changes_nothing(
     assert fired > 15
 
 
-def test_a_commit_whose_reply_is_lost_for_good_is_unknown_and_never_undone(ground: Ground) -> None:
+def test_a_commit_whose_outcome_cannot_be_read_is_unknown_and_never_undone(ground: Ground) -> None:
     seam = SeamStore(ground.store)
     repo = ground.repo(TABLES, store=seam, clock=ScriptedClock())
     one = joint(repo)
     part = write(one, 0, [row("a", "new")])
-    unknown = 0
+    lost: list[bool] = []
+
+    def away(*_: object) -> object:
+        raise StoreError("The store cannot be reached.")
 
     def hook(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
-        nonlocal unknown
         if phase(mutation) == "commit" and mutation.table == JOBS.name:
-            unknown += 1
-            apply()
+            lost.append(apply())
+            seam.entries = away  # type: ignore[method-assign, assignment]
             raise OutcomeUnknownError("lost")
         return apply()
 
     seam.hook = hook
     with pytest.raises(CommitUnknownError) as told:
         one.commit([part])
-    assert unknown >= 2
+    assert lost == [True]
     seam.hook = None
+    del seam.entries
     assert repo.resolve(told.value)
     assert not one.abort()
     assert titles(repo) == {"a": "new"}

@@ -244,8 +244,62 @@ def test_p7_an_outcome_that_cannot_be_read_back_is_unknown_and_can_be_settled_la
     assert repo.resolve(later) is applied, "the answer never changes"
 
 
+@pytest.mark.parametrize("applied", [True, False], ids=["applied", "not applied"])
+@pytest.mark.parametrize("where", ["prewrite", "commit"])
+def test_p7_a_store_that_answers_no_write_until_it_answers_a_read_is_waited_for(
+    ground: Ground, where: str, applied: bool
+) -> None:
+    """As where a part of the table moves: reads are tried again until they are answered."""
+    store, repo = behind_a_seam(ground)
+    away: list[bool] = []
+    entries, entries_of = store.inner.entries, store.inner.entries_of
+
+    def lose(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
+        if phase(mutation) == where and mutation.row == b"a" and not away:
+            away.append(True)
+            if applied:
+                apply()
+        if away == [True]:
+            raise OutcomeUnknownError("It is not served at the moment.")
+        return apply()
+
+    def back(read: Callable[..., object]) -> Callable[..., object]:
+        def reading(*args: object, **kwargs: object) -> object:
+            away[:] = [False] * len(away)
+            return read(*args, **kwargs)
+
+        return reading
+
+    store.entries = back(entries)  # type: ignore[method-assign, assignment]
+    store.entries_of = back(entries_of)  # type: ignore[method-assign, assignment]
+    store.hook = lose
+    check_whole(ground, transfer(repo, 5), 5)
+    assert away == [False]
+
+
+@pytest.mark.parametrize("where", ["prewrite", "notify", "commit"])
+def test_p7_a_store_that_answers_no_write_for_some_seconds_is_asked_again(
+    ground: Ground, where: str
+) -> None:
+    store, repo = behind_a_seam(ground)
+    # On a store with a table of them, notify entries are put by calls of their own.
+    store.has_notify_table |= where == "notify"
+    clock = repo.context.clock
+    back_at = clock.monotonic() + 3
+
+    def lose(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
+        if phase(mutation) == where and clock.monotonic() < back_at:
+            raise OutcomeUnknownError("It is not served at the moment.")
+        return apply()
+
+    store.hook = lose
+    check_whole(ground, transfer(repo, 5), 5)
+    assert clock.monotonic() >= back_at
+
+
+@pytest.mark.parametrize("is_read", [True, False], ids=["read", "written"])
 def test_p7_a_table_that_is_gone_after_a_lost_reply_leaves_the_outcome_unknown(
-    ground: Ground,
+    ground: Ground, is_read: bool
 ) -> None:
     store, repo = behind_a_seam(ground)
     sent: list[bool] = []
@@ -258,7 +312,14 @@ def test_p7_a_table_that_is_gone_after_a_lost_reply_leaves_the_outcome_unknown(
         sent.append(apply())
         raise OutcomeUnknownError("The reply was lost.")
 
+    def gone(*_: object) -> object:
+        raise UnknownTableError("The store has no table 'bank'.")
+
     store.hook = lose
+    if is_read:
+        store.entries = gone  # type: ignore[method-assign, assignment]
+    else:
+        store.entries = lambda *_: []  # type: ignore[method-assign, assignment]
     with pytest.raises(CommitUnknownError):
         transfer(repo, 5)
     assert sent == [True]

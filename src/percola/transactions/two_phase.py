@@ -81,6 +81,8 @@ from percola.transactions.read_cache import batches
 log = logging.getLogger("percola.store")
 
 _ATTEMPTS: Final = 8
+_PAUSES: Final = (0.05, 1.0)
+"""Seconds before what was not answered is sent again: at first, and at most."""
 _ANSWERS: Final = 10_000
 """The most entries of a row removed by one mutation: stores limit that, Bigtable to 100,000."""
 
@@ -199,6 +201,11 @@ class TwoPhaseCommit:
             raise OutcomeUnknownError("No reply came to what the store has sent by itself.")
         return self._context.store.mutate(batch)
 
+    def _pause(self, attempt: int) -> None:
+        """Wait before something is sent again that was not answered: a store may be away."""
+        first, most = _PAUSES
+        self._context.clock.sleep(min(most, first * 2 ** (attempt - 1)))
+
     def _mark(self, stage: str) -> None:
         if self._marks is not None:
             self._marks.append((stage, time.time_ns()))
@@ -280,7 +287,9 @@ class TwoPhaseCommit:
         for batch in batches(self._prewrite_row(cells, primary) for cells in groups):
             waiting = batch
             unanswered: OutcomeUnknownError | None = None
-            for _ in range(_ATTEMPTS):
+            for attempt in range(_ATTEMPTS):
+                if unanswered is not None:
+                    self._pause(attempt)
                 try:
                     applied = self._mutate(waiting)
                     unanswered = None
@@ -520,6 +529,7 @@ class TwoPhaseCommit:
                 except OutcomeUnknownError:
                     if attempt == _ATTEMPTS:
                         raise
+                    self._pause(attempt)
             if self._primary is not None:
                 self._refresh_if_due(self._primary)
 
@@ -552,8 +562,15 @@ class TwoPhaseCommit:
         context, start_ts = self._context, self._start_ts
         mutation = self._commit_point(cells, primary, commit_ts)
         unknown = False
-        for _ in range(_ATTEMPTS):
+        for attempt in range(_ATTEMPTS + 1):
             try:
+                if unknown:
+                    # A read is tried again for as long as the store is away (P7).
+                    if self._has_committed(primary, commit_ts):
+                        return False
+                    if attempt == _ATTEMPTS:
+                        break
+                    self._pause(attempt)
                 if self._mutate([mutation])[0]:
                     return True
                 if self._has_committed(primary, commit_ts):
@@ -567,7 +584,6 @@ class TwoPhaseCommit:
             except OutcomeUnknownError:
                 # Committed or not? The same mutation again is safe either way (P6, P7).
                 unknown = True
-                context.clock.sleep(0.05)
             except RepositoryClosedError as error:
                 # Closed by another thread, perhaps while the call was under way.
                 raise CommitUnknownError(primary, start_ts, commit_ts) from error
