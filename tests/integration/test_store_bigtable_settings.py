@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import grpc
 import pytest
 from emulator import Emulator, StandIn
+from google.auth.credentials import Credentials
+from google.auth.exceptions import GoogleAuthError, RefreshError, TransportError
+from google.auth.transport.grpc import AuthMetadataPlugin
 from google.cloud.bigtable_admin_v2 import types
 from stores import DEADLINE, all_at_once
 
@@ -276,6 +282,64 @@ def test_a_refusal_says_at_once_what_to_change_and_is_no_unknown_outcome(
                 store.mutate([RowMutation("t", b"r", conditions, [Put(Kind.DATA, b"c", 5, b"v")])])
             assert not isinstance(caught.value, OutcomeUnknownError)
         assert time.monotonic() - began < DEADLINE
+
+
+class NoToken(Credentials):  # type: ignore[misc]
+    """A login for which Google gives no token, but this error."""
+
+    def __init__(self, error: GoogleAuthError) -> None:
+        super().__init__()
+        self.error = error
+        self.asked = 0
+
+    def refresh(self, request: object) -> None:
+        self.asked += 1
+        raise self.error
+
+
+@contextmanager
+def logged_in(login: NoToken) -> Iterator[BigtableStore]:
+    """A store whose calls show a token of this login, in front of a server that answers nothing."""
+    server = grpc.server(ThreadPoolExecutor(1))
+    port = server.add_secure_port("127.0.0.1:0", grpc.local_server_credentials())
+    server.start()
+    shows = grpc.metadata_call_credentials(AuthMetadataPlugin(login, None))
+    credentials = grpc.composite_channel_credentials(grpc.local_channel_credentials(), shows)
+    store = BigtableStore(Place("p", "i"), request_seconds=1, timeout_seconds=1)
+    channel = grpc.secure_channel(f"127.0.0.1:{port}", credentials)
+    store._calls._channels = {"data": channel, "admin": channel}
+    store._known.add("t")
+    try:
+        yield store
+    finally:
+        store.close()
+        server.stop(None).wait(DEADLINE)
+
+
+@pytest.mark.parametrize(
+    ("error", "stays"),
+    [
+        (RefreshError("invalid_grant: Token has been expired or revoked.", {"error": "x"}), True),
+        (RefreshError("Reauthentication is needed. Please run `gcloud auth …`."), True),
+        (TransportError("Failed to retrieve http://metadata.google.internal."), False),
+    ],
+)
+def test_a_login_that_has_expired_is_said_at_once_and_one_without_an_answer_is_tried_again(
+    error: GoogleAuthError, stays: bool
+) -> None:
+    words = re.escape(f"cannot log in to the Bigtable instance p/i ({str(error.args[0])[:-1]}). ")
+    login = NoToken(error)
+    put = RowMutation("t", b"r", [Condition(False, Kind.LOCK, b"c", 0, 9)], [lock(b"c", 5)])
+    with logged_in(login) as store:
+        for act in (lambda: store.read([CELL], 5), lambda: store.create_tables(["u"])):
+            login.asked = 0
+            with pytest.raises(StoreError, match=words + ".*application-default login"):
+                act()
+            assert (login.asked == 1) is stays
+        # Nothing was sent, and nothing will be: the transaction is told so.
+        with pytest.raises(StoreError, match=words if stays else "may or may not") as caught:
+            store.mutate([put])
+        assert isinstance(caught.value, OutcomeUnknownError) is not stays
 
 
 def test_of_a_row_that_is_too_long_nobody_is_told_to_change_the_profile_or_drop_versions() -> None:

@@ -20,6 +20,7 @@ cannot use the store (`percola.platform.fork_safety`).
 from __future__ import annotations
 
 import os
+import re
 import threading
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
@@ -88,6 +89,17 @@ _GRACE_SECONDS: Final = 5.0
 """Seconds after a call's deadline, by which gRPC must have ended it."""
 
 _KEY_FILE: Final = "GOOGLE_APPLICATION_CREDENTIALS"
+
+_LOG_IN: Final = (
+    f"Run 'gcloud auth application-default login', or set {_KEY_FILE} to the key file of a service "
+    "account"
+)
+
+_NOT_LOGGED_IN: Final = "Getting metadata from plugin failed with error: "
+"""What gRPC says, before the reason, of a call that it did not send for want of a login."""
+
+_FOR_GOOD: Final = ("invalid_grant", "Reauthentication is needed")
+"""Reasons that stay: a login that has expired or was revoked, an account or a key that is gone."""
 
 _TOO_LONG: Final = "exceeds the limit of"
 """What Bigtable says of a row of which more than 256 MiB would be read."""
@@ -174,9 +186,7 @@ class Calls(RemoteCalls):
                     made = transport(channel=_authorised(transport)).grpc_channel
             except Exception as error:  # Google's library takes what is in a file for right.
                 raise StoreError(
-                    f"There are no credentials for {self.place}: {_why_none(error)}. "
-                    f"Run 'gcloud auth application-default login', or set {_KEY_FILE} to the key "
-                    "file of a service account."
+                    f"There are no credentials for {self.place}: {_why_none(error)}. {_LOG_IN}."
                 ) from error
             self._channels[which] = made
         return self._channels[which]
@@ -323,10 +333,7 @@ class Calls(RemoteCalls):
                 "Grant this account the role roles/bigtable.user, and roles/bigtable.admin for "
                 "creating tables."
             ),
-            _Code.UNAUTHENTICATED: (
-                f"Run 'gcloud auth application-default login', or set {_KEY_FILE} to the key file "
-                "of a service account."
-            ),
+            _Code.UNAUTHENTICATED: f"{_LOG_IN}.",
             _Code.FAILED_PRECONDITION: (
                 "The application profile must route to a single cluster and allow single-row "
                 "transactions: 'gcloud bigtable app-profiles update --route-to=CLUSTER "
@@ -354,9 +361,17 @@ class Calls(RemoteCalls):
         """The error for a failed write: refused, or outcome unknown."""
         if error.code() in _REFUSED:
             return self.refusal(error, what, table)
+        if _is_for_good(why := _why_not_logged_in(error)):
+            return self.no_login(why)
         return OutcomeUnknownError(
             f"{self.place} did not answer while {what}: it may or may not have been applied "
             f"({_reason(error)})."
+        )
+
+    def no_login(self, why: str) -> StoreError:
+        """The error for a call that was not sent, as Google gives this process no token."""
+        return StoreError(
+            f"This process cannot log in to {self.place} ({why}). {_LOG_IN}, and start it again."
         )
 
 
@@ -373,7 +388,10 @@ class Tries(Retries):
         calls = self._calls
         if error.code() in _REFUSED:
             raise calls.refusal(error, self._what, table) from error
-        if not self.wait():
+        why = _why_not_logged_in(error)
+        if _is_for_good(why) or not self.wait():
+            if why:
+                raise calls.no_login(why) from error
             told, advice = "does not answer", ""
             if error.code() is _Code.RESOURCE_EXHAUSTED:
                 told = "permits no more at the moment"
@@ -407,6 +425,18 @@ def _why_none(error: Exception) -> str:
     file = f"the file {named}, which {_KEY_FILE} names," if named else "the file of them"
     why = error.strerror if isinstance(error, OSError) else error
     return f"{file} cannot be used ({_first_line(why).rstrip('.')})"
+
+
+def _why_not_logged_in(error: Any) -> str:
+    """Why there is no token for a call, which was not sent; empty if that is not what failed."""
+    _, _, why = (error.details() or "").partition(_NOT_LOGGED_IN)
+    # Of an error with several arguments, which Python shows as a tuple, the first is the sentence.
+    sentence = re.match(r"\('(.+?)', ", why)
+    return _first_line(sentence[1] if sentence else why).rstrip(".")
+
+
+def _is_for_good(why: str) -> bool:
+    return any(one in why for one in _FOR_GOOD)
 
 
 def _first_line(text: object) -> str:
