@@ -634,15 +634,29 @@ def _connected(client: httpx.Client) -> socket.socket:
     return socket.create_connection((client.base_url.host, client.base_url.port), timeout=60)
 
 
-@pytest.mark.parametrize("begun", [b"", b"GET / HTTP/1.1\r\nHost: 127"])
-def test_a_connection_that_sends_no_request_is_closed(
-    begun: bytes, monkeypatch: pytest.MonkeyPatch
+async def _reading(scope: Scope, receive: Receive, send: Send) -> None:
+    """An application that reads what a request has sent before it answers."""
+    await Request(scope, receive).body()
+    await Response("here")(scope, receive, send)
+
+
+@pytest.mark.parametrize(
+    "begun",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\nHost: 127",
+        b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r\ntoken",
+    ],
+)
+def test_a_connection_that_sends_no_whole_request_is_closed_and_nothing_is_logged_of_it(
+    begun: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(listening, "REQUEST_TIMEOUT", 0.05)
-    with running(Response("here")) as client, _connected(client) as silent:
+    with running(_reading) as client, _connected(client) as silent:
         silent.sendall(begun)
         assert silent.recv(1) == b""
         assert client.get("/").text == "here"
+    assert [record.getMessage() for record in caplog.records if record.name != "httpx"] == []
 
 
 def test_a_connection_that_waits_for_its_answer_is_kept_however_long_that_takes(

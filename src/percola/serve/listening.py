@@ -17,6 +17,7 @@ from types import FrameType
 from typing import Any, Final
 
 import uvicorn
+from starlette.requests import ClientDisconnect
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
@@ -112,7 +113,8 @@ def _bounded(most: int) -> type[asyncio.Protocol]:
         def _has_asked(self) -> None:
             """Close the connection unless there is a request, or was one since the last look."""
             last = self.cycle
-            if last is self._seen and (last is None or last.response_complete):
+            is_idle = last is None or last.response_complete or last.more_body
+            if last is self._seen and is_idle:
                 self.transport.close()
                 return
             self._seen = last
@@ -124,7 +126,8 @@ def _bounded(most: int) -> type[asyncio.Protocol]:
 def _ending_quietly(app: ASGIApp) -> ASGIApp:
     """An application of which a request that outlives the server is told so.
 
-    After `timeout_graceful_shutdown` uvicorn cancels it, and logs that with a traceback otherwise.
+    After `timeout_graceful_shutdown` uvicorn cancels it, and logs that with a traceback otherwise;
+    and so it does if a client goes in the middle of a request.
     """
 
     async def run(scope: Scope, receive: Receive, send: Send) -> None:
@@ -137,6 +140,8 @@ def _ending_quietly(app: ASGIApp) -> ASGIApp:
 
         try:
             await app(scope, receive, sending)
+        except ClientDisconnect:
+            pass  # It has gone before its request was whole.
         except asyncio.CancelledError:
             if scope["type"] != "http":
                 raise
