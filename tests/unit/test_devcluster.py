@@ -488,8 +488,12 @@ def test_a_cluster_of_another_user_is_told_when_it_is_to_be_taken_down(
     assert "another user's (Operation not permitted). Do so as that user." in done.err
 
 
+@pytest.mark.parametrize("start", [Cluster.up, Cluster.__enter__])
 def test_on_a_full_disk_no_process_is_left_that_nobody_knows_of(
-    java: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+    java: Path,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    start: Callable[[Cluster], object],
 ) -> None:
     java.write_text("exec tail -f /dev/null\n")
     started: list[pids.ProcessId] = []
@@ -500,7 +504,7 @@ def test_on_a_full_disk_no_process_is_left_that_nobody_knows_of(
 
     monkeypatch.setattr(pids, "note", note)
     with pytest.raises(ClusterError, match=r"cannot stand in .*No space left on device"):
-        Cluster.small(folder).up()
+        start(Cluster.small(folder))
     assert [one.runs for one in started] == [False]
 
 

@@ -180,11 +180,13 @@ class Cluster:
                     f"The cluster in {self.folder} is up already: use it by its address "
                     f"{self.address}, or take it down first."
                 )
-            self._processes.start_guard()
             try:
+                self._processes.start_guard()
                 self._up(end)
-            except BaseException:
+            except BaseException as error:
                 self._close()
+                if isinstance(error, OSError):
+                    raise self._cannot_stand(error) from error
                 raise
         return self
 
