@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,7 @@ from percola.store.bigtable.client import (
     DATA,
     INSTANCE_ADMIN,
     TABLE_ADMIN,
+    MutateRowsRequest,
     MutateRowsResponse,
     Place,
 )
@@ -380,20 +382,46 @@ def test_what_is_not_known_to_be_refused_is_an_unknown_outcome(status: grpc.Stat
         assert server.asked == ["CheckAndMutateRow"]
 
 
+def statuses(*codes: int) -> Any:
+    """The answer to a request for rows without conditions, of which each got one of these."""
+    answer = MutateRowsResponse()
+    for index, code in enumerate(codes):
+        answer.entries.add(index=index).status.code = code
+    return answer
+
+
 @pytest.mark.parametrize(
     ("codes", "unknown"), [([0, 7], False), ([0, 14], True), ([7, 14], True), ([0], True)]
 )
 def test_each_row_of_a_request_has_an_answer_of_its_own(codes: list[int], unknown: bool) -> None:
-    answer = MutateRowsResponse()
-    for index, code in enumerate(codes):
-        answer.entries.add(index=index).status.code = code
-    with StandIn({DATA + "MutateRows": answer}) as server:
+    # What is unavailable is sent again, alone, and is so again.
+    answers = itertools.chain([statuses(*codes)], itertools.repeat(statuses(14)))
+    with StandIn({DATA + "MutateRows": answers}) as server:
         store = asking(server)
         store._known.add("t")
         batch = [RowMutation("t", row, (), [lock(b"c", 5)]) for row in (b"a", b"b")]
         with pytest.raises(StoreError) as caught:
             store.mutate(batch)
         assert isinstance(caught.value, OutcomeUnknownError) is unknown
+
+
+@pytest.mark.parametrize("code", [8, 10, 14])
+def test_rows_without_conditions_that_are_unavailable_are_sent_again_and_no_others(
+    code: int,
+) -> None:
+    """As while their tablet moves: Google's clients do so, and a copy of a million rows has to."""
+    answers = iter([statuses(0, code, code), statuses(code, 0), statuses(0)])
+    with StandIn({DATA + "MutateRows": answers}) as server:
+        store = asking(server)
+        store._known.add("t")
+        batch = [RowMutation("t", row, (), [lock(b"c", 5)]) for row in (b"a", b"b", b"c")]
+        assert store.mutate(batch) == [True] * 3
+        asked = [MutateRowsRequest.FromString(one).entries for one in server.requests]
+    assert [[entry.row_key for entry in one] for one in asked] == [
+        [b"a", b"b", b"c"],
+        [b"b", b"c"],
+        [b"b"],
+    ]
 
 
 def test_an_endpoint_where_nobody_listens_is_an_error_within_the_timeout() -> None:

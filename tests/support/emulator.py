@@ -187,12 +187,13 @@ class StandIn:
 
     Args:
         answers: by the method's full name, the message to answer with or the status to fail with,
-            alone or with what is said of it.
+            alone or with what is said of it; or an iterator of such answers.
     """
 
     def __init__(self, answers: Mapping[str, Any]) -> None:
         self._answers = answers
         self.asked: list[str] = []
+        self.requests: list[bytes] = []
         self._server = grpc.server(ThreadPoolExecutor(4))
         self._server.add_generic_rpc_handlers((self,))
         self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
@@ -207,10 +208,12 @@ class StandIn:
     def service(self, details: Any) -> Any:
         """gRPC asks who handles a method."""
         answer = self._answers.get(details.method, grpc.StatusCode.NOT_FOUND)
+        answer = next(answer) if isinstance(answer, Iterator) else answer
         streams = details.method.endswith(("ReadRows", "MutateRows", "SampleRowKeys"))
 
-        def respond(_: bytes, context: grpc.ServicerContext) -> Any:
+        def respond(request: bytes, context: grpc.ServicerContext) -> Any:
             self.asked.append(details.method.rpartition("/")[2])
+            self.requests.append(request)
             if isinstance(answer, tuple):
                 context.abort(*answer)
             if isinstance(answer, grpc.StatusCode):

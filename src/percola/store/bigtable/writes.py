@@ -6,8 +6,10 @@
     conditions, no change  a read; the conditions are evaluated here
 
 A mutation of a row and of its notify entries, which are stored in another table, is sent in steps
-(`percola.store.remote.notify_table`). No write is sent twice. If a request fails, no more are sent,
-those in flight are waited for, and an error is raised: OutcomeUnknownError if one of them was not
+(`percola.store.remote.notify_table`). No write is sent twice, with one exception: of rows without
+conditions that were sent together, those that Bigtable calls unavailable, as while their tablet
+moves or splits, are sent again, as Google's clients do. If a request fails, no more are sent, those
+in flight are waited for, and an error is raised: OutcomeUnknownError if one of them was not
 answered.
 """
 
@@ -48,6 +50,7 @@ from percola.store.bigtable.filters import (
 from percola.store.bigtable.row_stream import RowStream
 from percola.store.chunking import cut
 from percola.store.remote.batches import waves
+from percola.store.remote.client import Retries
 from percola.store.remote.feed_index import is_listed
 from percola.store.remote.notify_table import Steps, steps_of
 
@@ -58,6 +61,15 @@ _ROWS: Final = 500
 _BYTES: Final = 4 * 1024 * 1024
 _CHANGES: Final = 90_000
 """Bigtable accepts up to 100,000 changes per request, over all rows."""
+_AGAIN: Final = frozenset(
+    code.value[0]
+    for code in (
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.ABORTED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+    )
+)
+"""What is said of a row, among others, that is to be sent again."""
 _KIND_OF: Final = {name: kind for kind, name in FAMILIES.items()}
 
 _Mutation = types.Mutation.pb()
@@ -193,6 +205,7 @@ class Writing:
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._pending: deque[tuple[list[int], Any, str]] = deque()
+        self._unavailable: dict[int, StoreError | UnknownTableError] = {}
         self._failures: list[StoreError | UnknownTableError] = []
 
     def apply(self, plans: Sequence[Plan]) -> list[bool]:
@@ -204,9 +217,7 @@ class Writing:
         try:
             for wave in waves([(one.table, one.row)] for one in plans):
                 if not self._failures:
-                    self._send(wave)
-                while self._pending:
-                    self._finish()
+                    self._apply_wave(wave)
         finally:
             for _, call, _ in self._pending:
                 call.cancel()
@@ -215,6 +226,21 @@ class Writing:
             unknown = [one for one in self._failures if isinstance(one, OutcomeUnknownError)]
             raise (unknown or self._failures)[0]
         return self._results
+
+    def _apply_wave(self, wave: Sequence[int]) -> None:
+        """Send mutations until each has been answered or has failed."""
+        tries = Retries(self._calls.timeout_seconds)
+        while wave:
+            self._unavailable = {}
+            self._send(wave)
+            while self._pending:
+                self._finish()
+            if len(self._unavailable) < len(wave):
+                tries.progressed()
+            wave = list(self._unavailable)
+            if wave and (self._failures or not tries.wait()):
+                self._failures += self._unavailable.values()
+                return
 
     def _send_one(self, one: Plan) -> bool:
         """Send a single conditional mutation, such as the primary's."""
@@ -304,8 +330,13 @@ class Writing:
         for answer in call:
             for entry in answer.entries:
                 answered += 1
-                if entry.status.code:
-                    self._failures.append(self._failure(RowFailure(entry.status), table))
+                if not entry.status.code:
+                    continue
+                failure = self._failure(RowFailure(entry.status), table)
+                if entry.status.code in _AGAIN:
+                    self._unavailable[places[entry.index]] = failure
+                else:
+                    self._failures.append(failure)
         if answered < len(places):
             self._failures.append(
                 OutcomeUnknownError(
