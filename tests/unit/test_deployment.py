@@ -239,6 +239,16 @@ def test_a_pod_is_confined_and_names_what_is_there(name: str) -> None:
                 assert container[probe][how]["port"] in ports
 
 
+def test_workers_of_an_old_image_end_before_those_of_a_new_one_start() -> None:
+    """A new one with other observers ends with an error as long as an old one runs."""
+    [worker] = [
+        one["spec"]
+        for one in OBJECTS
+        if one["kind"] == "Deployment" and "worker" in str(one["spec"]["selector"])
+    ]
+    assert worker["strategy"] == {"type": "Recreate"}
+
+
 def test_kubernetes_objects_select_each_other() -> None:
     labels = {name: pod["metadata"]["labels"] for name, pod in PODS.items()}
     ports = {
