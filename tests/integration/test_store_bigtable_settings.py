@@ -19,6 +19,7 @@ from google.auth.transport.grpc import AuthMetadataPlugin
 from google.cloud.bigtable_admin_v2 import types
 from stores import DEADLINE, all_at_once
 
+import percola.store.bigtable.store as stores_on_bigtable
 from percola import Repository, Table
 from percola.cells import Cell, Kind
 from percola.coordination.memory import MemoryCoordination
@@ -32,6 +33,7 @@ from percola.store.bigtable.client import (
     MutateRowsRequest,
     MutateRowsResponse,
     Place,
+    ReadRowsResponse,
 )
 from percola.store.bigtable.schema import NOTIFY_FAMILIES, ROW_FAMILIES
 from percola.store.bigtable.store import BigtableStore
@@ -39,6 +41,12 @@ from percola.store.memory import MemoryStore
 from percola.testing.conformance.fixtures import lock
 
 CELL = Cell("t", b"r", b"c")
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another server may have been at the same address before."""
+    monkeypatch.setattr(stores_on_bigtable, "_checked", set())
 
 
 def make_table(
@@ -369,6 +377,34 @@ def test_what_a_quota_forbids_is_said_of_the_quota_and_not_of_a_server_that_is_s
                 act()
             assert "quota raised" in str(caught.value)
             assert "does not answer" not in str(caught.value)
+
+
+def test_a_process_looks_at_the_settings_of_a_table_once_however_often_it_opens_it(
+    emulator: Emulator,
+) -> None:
+    """As tasks of Spark do. Google lets a project look ten times a second in all."""
+    looks = []
+    for _ in range(3):
+        store = emulator.store("looks")
+        store.create_tables([SYSTEM_TABLE])
+        store.create_tables(["t", "u"])
+        store.check_tables(["t", "u"])
+        made = store.statistics()
+        looks.append(made.get("GetTable", 0) + made.get("GetAppProfile", 0))
+        store.close()
+    assert looks[0] > 6
+    assert looks[1:] == [0, 0]
+
+
+def test_a_table_is_trusted_if_it_exists_and_a_quota_forbids_to_look_at_its_settings() -> None:
+    full = grpc.StatusCode.RESOURCE_EXHAUSTED
+    asked = (TABLE_ADMIN + "GetTable", INSTANCE_ADMIN + "GetAppProfile")
+    answers = {**dict.fromkeys(asked, full), DATA + "ReadRows": ReadRowsResponse()}
+    with StandIn(answers) as server:
+        store = asking(server)
+        store.check_tables(["t"])
+        # It, that of its notify entries, and the row that all processes share.
+        assert [server.asked.count(one) for one in ("GetAppProfile", "GetTable")] == [1, 3]
 
 
 @pytest.mark.parametrize("status", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL])

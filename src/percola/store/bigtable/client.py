@@ -223,12 +223,21 @@ class Calls(RemoteCalls):
     # --- Single calls -------------------------------------------------------------------
 
     def ask(
-        self, service: str, name: str, request: Any, answer: Any, *, routing: str, what: str
+        self,
+        service: str,
+        name: str,
+        request: Any,
+        answer: Any,
+        *,
+        routing: str,
+        what: str,
+        again: bool = True,
     ) -> Any:
         """Make a call that changes nothing or may be repeated; return its answer.
 
         `routing` names the resource for Google's routing, `what` describes the call in error
-        messages. Raises grpc.RpcError if the server refuses it, for the caller to interpret.
+        messages. Raises grpc.RpcError if the server refuses it, for the caller to interpret;
+        without `again` also if a quota does.
         """
         tries = Tries(self, what)
         while True:
@@ -239,6 +248,8 @@ class Calls(RemoteCalls):
                 )
             except grpc.RpcError as error:
                 if error.code() in _REFUSED:
+                    raise
+                if error.code() is _Code.RESOURCE_EXHAUSTED and not again:
                     raise
                 tries.failed(error)
 

@@ -14,11 +14,15 @@ This module refuses, with a message that says what to change:
   not allow single-row transactions. A profile that this account may not read is not checked:
   Bigtable itself refuses conditional mutations through a wrong one. Nor is any profile in Google's
   emulator, which has none.
+
+Nor is what a quota forbids to look at, if it exists. By default a project may look at tables ten
+times a second, and tasks of Spark open all of them in many processes at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -26,9 +30,10 @@ import grpc
 from google.cloud.bigtable_admin_v2 import types
 
 from percola.cells import Kind
-from percola.errors import StoreError
+from percola.errors import StoreError, UnknownTableError
 from percola.store.bigtable.client import INSTANCE_ADMIN, TABLE_ADMIN, Calls
-from percola.store.bigtable.filters import CHANGES, FAMILIES, table_of
+from percola.store.bigtable.filters import CHANGES, FAMILIES, nothing, table_of
+from percola.store.bigtable.row_stream import RowStream
 
 NOTIFY_FAMILIES: Final = (FAMILIES[Kind.NOTIFY],)
 ROW_FAMILIES: Final = (
@@ -43,14 +48,29 @@ _CreateTable = types.CreateTableRequest.pb()
 _GetAppProfile = types.GetAppProfileRequest.pb()
 
 _Code = grpc.StatusCode
+_NOT_SHOWN: Final = (_Code.UNIMPLEMENTED, _Code.PERMISSION_DENIED, _Code.RESOURCE_EXHAUSTED)
 _SCHEMA: Final = types.Table.View.SCHEMA_VIEW
 
 
-def create_tables(calls: Calls, names: Iterable[str]) -> None:
-    """Create the tables that do not exist; StoreError if one cannot be used."""
-    for name in names:
-        for table, families in tables_of(name).items():
-            _create_table(calls, table, families)
+def create_table(calls: Calls, name: str) -> bool:
+    """Create a table if it does not exist; StoreError if it cannot be used.
+
+    False if it exists and could not be looked at.
+    """
+    made = [_create_table(calls, *one) for one in tables_of(name).items()]
+    return all(made)
+
+
+def find_table(calls: Calls, name: str) -> None:
+    """Raise UnknownTableError if a table does not exist. No quota counts that."""
+    for table in tables_of(name):
+        _find(calls, table)
+
+
+def _find(calls: Calls, table: str) -> None:
+    # Reads no row, but Bigtable's answer says whether the table exists.
+    for _ in RowStream(calls, table, nothing(), keys=[b"\0"]):
+        pass
 
 
 def tables_of(name: str) -> dict[str, Sequence[str]]:
@@ -61,23 +81,36 @@ def tables_of(name: str) -> dict[str, Sequence[str]]:
     return found
 
 
-def _create_table(calls: Calls, name: str, families: Sequence[str]) -> None:
-    table = _get(calls, name) or _create(calls, name, families) or _get(calls, name)
+def _create_table(calls: Calls, name: str, families: Sequence[str]) -> bool:
+    try:
+        table = _get(calls, name, again=False)
+    except grpc.RpcError:
+        with contextlib.suppress(UnknownTableError):
+            _find(calls, name)
+            return False
+        table = _get(calls, name)
+    table = table or _create(calls, name, families) or _get(calls, name)
     if table is None:
         raise StoreError(f"The table {name!r} of {calls.place} is being deleted: try later.")
     _check(calls, name, table, families)
+    return True
 
 
-def _get(calls: Calls, name: str) -> Any:
-    """The table's settings; None if it does not exist."""
+def _get(calls: Calls, name: str, *, again: bool = True) -> Any:
+    """The table's settings; None if it does not exist.
+
+    Without `again` raises grpc.RpcError if a quota forbids it.
+    """
     path = calls.path(name)
     request = _GetTable(name=path, view=_SCHEMA)
     what = f"looking at the table {name!r}"
     try:
-        return _ask_admin(calls, "GetTable", request, _Table, "name", path, what)
+        return _ask_admin(calls, "GetTable", request, _Table, "name", path, what, again=again)
     except grpc.RpcError as error:
         if error.code() is _Code.NOT_FOUND:
             return None
+        if error.code() is _Code.RESOURCE_EXHAUSTED:
+            raise
         raise calls.refusal(error, what) from error
 
 
@@ -104,10 +137,18 @@ def _create(calls: Calls, name: str, families: Sequence[str]) -> Any:
 
 
 def _ask_admin(
-    calls: Calls, method: str, request: Any, answer: Any, key: str, resource: str, what: str
+    calls: Calls,
+    method: str,
+    request: Any,
+    answer: Any,
+    key: str,
+    resource: str,
+    what: str,
+    *,
+    again: bool = True,
 ) -> Any:
     routing = f"{key}={quote(resource, safe='')}"
-    return calls.ask(TABLE_ADMIN, method, request, answer, routing=routing, what=what)
+    return calls.ask(TABLE_ADMIN, method, request, answer, routing=routing, what=what, again=again)
 
 
 def _check(calls: Calls, name: str, table: Any, families: Sequence[str]) -> None:
@@ -143,9 +184,10 @@ def check_app_profile(calls: Calls) -> None:
             _AppProfile,
             routing=f"name={quote(path, safe='')}",
             what=what,
+            again=False,
         )
     except grpc.RpcError as error:
-        if error.code() in (_Code.UNIMPLEMENTED, _Code.PERMISSION_DENIED):
+        if error.code() in _NOT_SHOWN:
             return
         if error.code() is _Code.NOT_FOUND and not calls.place.app_profile:
             return

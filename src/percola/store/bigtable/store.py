@@ -39,14 +39,17 @@ from urllib.parse import parse_qsl
 from percola.errors import UsageError
 from percola.store.base import Limits
 from percola.store.bigtable.client import Calls, Place
-from percola.store.bigtable.filters import nothing
 from percola.store.bigtable.reads import BigtableReading
-from percola.store.bigtable.row_stream import RowStream
-from percola.store.bigtable.schema import check_app_profile, create_tables, tables_of
+from percola.store.bigtable.schema import check_app_profile, create_table, find_table
 from percola.store.bigtable.shared_row import Shared
 from percola.store.bigtable.writes import apply, remove_changes
 from percola.store.remote.client import REQUEST_SECONDS, TIMEOUT_SECONDS
 from percola.store.remote.store import RemoteStore
+
+_checked: Final = set[tuple[Place, str]]()
+"""The tables whose settings this process has looked at, and, with an empty name, the application
+profiles. Once for all of its stores: a task of Spark opens one, and quotas bound how often all
+processes of a project may look."""
 
 
 class BigtableStore(RemoteStore):
@@ -92,16 +95,17 @@ class BigtableStore(RemoteStore):
         )
 
     def _check_settings(self) -> None:
-        check_app_profile(self._calls)
+        if (self.place, "") not in _checked:
+            check_app_profile(self._calls)
+            _checked.add((self.place, ""))
 
     def _create_table(self, name: str) -> None:
-        create_tables(self._calls, [name])
+        at = self.place, name
+        if not (at in _checked and self._has(name)) and create_table(self._calls, name):
+            _checked.add(at)
 
     def _find_table(self, name: str) -> None:
-        # Reads no row, but Bigtable's answer says whether the table exists.
-        for table in tables_of(name):
-            for _ in RowStream(self._calls, table, nothing(), keys=[b"\0"]):
-                pass
+        find_table(self._calls, name)
 
     def _tablet_starts(self, table: str) -> Sequence[bytes]:
         return self._calls.sample_keys(table)
