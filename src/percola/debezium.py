@@ -55,7 +55,7 @@ from percola.codecs import (
 from percola.errors import SchemaError, UsageError, WrongTypeError
 from percola.gc.time_log import CommitTimes
 from percola.repository import Repository
-from percola.schema import Column, Family, R, Table, WeakColumn
+from percola.schema import RECORD, Column, Family, R, Table, WeakColumn
 
 __all__ = ["DECIMALS", "Event", "Events"]
 
@@ -90,7 +90,8 @@ class Events(Generic[R]):
         table: from the repository's schema.
         name: the logical name of the repository, `source.name`: the beginning of schemas' names,
             and usually of the topic's, as in `shop.orders`.
-        columns: the columns and families of `before` and `after`; None: all of the table's.
+        columns: the columns and families of `before` and `after`; None: all of the table's but
+            those in which recipes record what the row has contributed.
         row_name: the name of the row's key in them and in the event's key.
         schemas: whether keys and values say their Connect schema: `{"schema": …, "payload": …}`.
         decimals: one of `DECIMALS`.
@@ -119,9 +120,7 @@ class Events(Generic[R]):
                 "declares, or that `repo.table` returns."
             )
         self._table = table
-        self._columns = columns = None if columns is None else _listed(table, columns)
-        given = table.members if columns is None else columns
-        self._members: list[Member[R]] = [m for m in given if not isinstance(m, WeakColumn)]
+        self._members = _usual(table) if columns is None else _listed(table, columns)
         if not self._members:
             raise SchemaError(
                 f"Events of the table {table.name!r} need a column besides the row's key: a row is "
@@ -164,7 +163,7 @@ class Events(Generic[R]):
         Transactions that may still commit at or below it are waited for. While they are read,
         garbage collection keeps the rows. Raises SnapshotTooOldError, and what `feed.settle` does.
         """
-        images = feed.raw_rows(repo, self._table, at, self._columns)
+        images = feed.raw_rows(repo, self._table, at, self._members)
         return self._events(repo, images, first=True)
 
     def changes(self, repo: Repository, after: int, upto: int | None = None) -> Iterator[Event]:
@@ -173,7 +172,7 @@ class Events(Generic[R]):
         Arguments and errors are those of `percola.feed.changes`. Each change costs two reads: of
         the row as it was then, and just before.
         """
-        images = feed.raw_changes(repo, self._table, after, upto, self._columns, before=True)
+        images = feed.raw_changes(repo, self._table, after, upto, self._members, before=True)
         return self._events(repo, images, first=False)
 
     def _events(
@@ -245,6 +244,15 @@ class Events(Generic[R]):
                     f"{member.codec.name} in an event{why}"
                 ) from error
         return found
+
+
+def _usual(table: Table[R]) -> list[Member[R]]:
+    """The columns and families of a table, without the records of recipes.
+
+    A record outlives its row until the recipe's observer has run: the row would not be deleted yet.
+    """
+    members = (one for one in table.members if not isinstance(one, WeakColumn))
+    return [one for one in members if not one.name.startswith(RECORD)]
 
 
 def _listed(table: Table[R], columns: Iterable[Member[R]]) -> list[Member[R]]:

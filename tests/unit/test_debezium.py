@@ -12,7 +12,18 @@ from typing import Any
 import pytest
 
 import percola
-from percola import JSON, Repository, SchemaError, Table, UsageError, WrongTypeError, feed
+from percola import (
+    JSON,
+    Repository,
+    SchemaError,
+    Table,
+    Transaction,
+    UsageError,
+    Worker,
+    WrongTypeError,
+    feed,
+    observer,
+)
 from percola.codecs import (
     DATE,
     FLOAT32,
@@ -29,6 +40,7 @@ from percola.codecs import (
 )
 from percola.debezium import Event, Events
 from percola.gc.time_log import TimeLog
+from percola.recipes import Sums
 
 orders = Table("orders", feed=True)
 cents = orders.column("cents", int)
@@ -151,6 +163,33 @@ def test_the_first_reading_and_chosen_columns(repo: Repository) -> None:
     assert t.commit_ts is not None
     by = repo.commit_times().of(t.commit_ts)[1]
     assert by is not None and value["source"]["ts_ms"] == int(by.timestamp() * 1000)
+
+
+def test_a_row_whose_columns_are_deleted_is_gone_although_a_recipe_has_yet_to_take_it_back(
+    repo: Repository,
+) -> None:
+    sold = Table("sold", feed=True)
+    price = sold.column("price", int, observed=True)
+    total = Sums("total", sold, {"price": int})
+
+    @observer(price)
+    def add_up(t: Transaction, row: str) -> None:
+        now = t.get(price, row)
+        total.contribute(t, row, {} if now is None else {"all": {"price": now}})
+
+    with percola.open("memory:", [sold, *total.tables]) as shop:
+        after, worker = feed.settled(shop, sold), Worker(shop, [add_up, *total.observers])
+        shop.run(lambda t: t.set(price, "o1", 20))
+        worker.run_until_idle()
+        shop.run(lambda t: t.delete(price, "o1"))
+        [deleted, tombstone] = values(Events(sold).changes(shop, after))[-2:]
+        assert deleted[1]["op"] == "d" and deleted[1]["before"] == {"row": "o1", "price": 20}
+        assert tombstone[1] is None
+        upto = feed.settled(shop, sold)
+        worker.run_until_idle()  # Which takes the contribution back.
+        assert not [*Events(sold).changes(shop, upto)]
+        named = Events(sold, columns=[total.applied.column]).changes(shop, after)
+        assert [value and value["op"] for _, value in values(named)] == ["c", "u", "d", None]
 
 
 def test_each_type_has_the_encoding_and_the_schema_of_connect(repo: Repository) -> None:

@@ -11,7 +11,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxBytes, Rea
 from pyspark.sql.types import StructType
 from stores import put_all
 
-from percola import ConflictingOptionsError, Repository, SchemaError, UsageError, feed
+from percola import ConflictingOptionsError, Repository, SchemaError, Table, UsageError, feed
 from percola.spark.options import Options
 from percola.spark.partitioning import row_ranges
 from percola.spark.source import PercolaDataSource
@@ -382,6 +382,17 @@ def test_an_option_for_columns_that_a_given_schema_lacks_is_refused(
     schema = StructType().add("row", "string").add("size", "long")
     with pytest.raises(ConflictingOptionsError, match=f"{option} asks for columns that this str"):
         stream_reading.stream_reader(options, schema)
+
+
+@pytest.mark.parametrize("names", [None, "cents", "applied.total"])
+def test_events_leave_out_what_recipes_record_unless_it_is_named(names: str | None) -> None:
+    table = Table("orders", feed=True)
+    for name in ("cents", "applied.total"):
+        table.column(name, int)
+    given = {"path": "./repo", "table": "orders", "envelope": "debezium"}
+    options = Options(given if names is None else {**given, "columns": names})
+    shown = [one.name for one in stream_reading._enveloped(table, options)]
+    assert shown == [names or "cents"]
 
 
 def test_rows_and_bytes_are_not_both_limits(repo: Repository) -> None:
