@@ -604,36 +604,36 @@ impl TransactionBase {
         Ok(None)
     }
 
-    /// Buffers a write; false: ask Python.
-    fn buffered(
+    /// Buffers a write, unless Python is to be asked.
+    fn buffered<'py>(
         &self,
         base: &SnapshotBase,
-        column: &Bound<'_, PyAny>,
-        row: &Bound<'_, PyAny>,
-        value: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<bool> {
+        column: &Bound<'py, PyAny>,
+        row: &Bound<'py, PyAny>,
+        value: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Buffered<'py>> {
         let py = column.py();
         let Some(calls) = base.calls(py) else {
-            return Ok(false);
+            return Ok(Buffered::AskPython(None));
         };
         let Some(column) = calls.column(column) else {
-            return Ok(false);
+            return Ok(Buffered::AskPython(None));
         };
         let Some(key) = column.key(row) else {
-            return Ok(false);
+            return Ok(Buffered::AskPython(None));
         };
-        let value = match value {
+        let raw = match value {
             Some(value) => match column.encoded(value)? {
                 Some(raw) if raw.as_bytes().len() <= INLINE_BYTES => Some(raw),
-                _ => return Ok(false),
+                raw => return Ok(Buffered::AskPython(raw)),
             },
             None => None,
         };
         let observed = column.observed;
         let write = Write {
             key: key.get().to_vec(),
-            op: if value.is_some() { PUT } else { DELETE },
-            value: value.map(PyBackedBytes::from),
+            op: if raw.is_some() { PUT } else { DELETE },
+            value: raw.clone().map(PyBackedBytes::from),
             notifies: observed && !self.silent,
             silent: observed && self.silent,
         };
@@ -642,20 +642,27 @@ impl TransactionBase {
             let writes = writes.bind(py).clone();
             drop(own);
             // Long values are counted.
-            let is_plain = writes.len() < MOST && self._bytes(py) == 0;
-            if is_plain {
-                writes.set_item(column.cell(py, &write.key)?, (write.op, write.value))?;
+            if writes.len() >= MOST || self._bytes(py) != 0 {
+                return Ok(Buffered::AskPython(raw));
             }
-            return Ok(is_plain);
+            writes.set_item(column.cell(py, &write.key)?, (write.op, write.value))?;
+            return Ok(Buffered::Done);
         }
         if own.writes.len() >= MOST {
-            return Ok(false);
+            return Ok(Buffered::AskPython(raw));
         }
         let old = own.put(write, column);
         drop(own);
         drop(old);
-        Ok(true)
+        Ok(Buffered::Done)
     }
+}
+
+/// What has come of a write.
+enum Buffered<'py> {
+    Done,
+    /// With the value as the store holds it, if it was encoded: that may take long.
+    AskPython(Option<Bound<'py, PyBytes>>),
 }
 
 fn lazily<'py, T>(
@@ -775,8 +782,8 @@ impl TransactionBase {
         value: &Bound<'py, PyAny>,
     ) -> PyResult<()> {
         let base = this.as_super().get();
-        if !this.get().buffered(base, column, row, Some(value))? {
-            python::call_method(this, intern!(this.py(), "_set"), (column, row, value))?;
+        if let Buffered::AskPython(raw) = this.get().buffered(base, column, row, Some(value))? {
+            python::call_method(this, intern!(this.py(), "_set"), (column, row, value, raw))?;
         }
         Ok(())
     }
@@ -787,7 +794,7 @@ impl TransactionBase {
         row: &Bound<'py, PyAny>,
     ) -> PyResult<()> {
         let base = this.as_super().get();
-        if !this.get().buffered(base, column, row, None)? {
+        if let Buffered::AskPython(_) = this.get().buffered(base, column, row, None)? {
             python::call_method(this, intern!(this.py(), "_delete"), (column, row))?;
         }
         Ok(())

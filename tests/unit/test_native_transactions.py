@@ -17,6 +17,7 @@ from forked import in_child
 import percola
 from percola import Repository, Table, TransactionUsedUpError
 from percola.cells import INLINE_BYTES, Cell, Kind, LockRecord, Op, encode_lock
+from percola.codecs import Codec
 from percola.coordination.wake_ups import marks_of
 from percola.store.base import Put, RowMutation
 from percola.store.lmdb.environment import Environment
@@ -353,6 +354,27 @@ def test_many_own_writes_are_found_and_counted_as_in_python(
         assert found == [11_000, 11_500, 1000, 10_999]
         assert len(t._writes) == 11_000 < MOST_CELLS
     assert repo.snapshot().get(number, "row999") == 11_999
+
+
+@pytest.mark.parametrize("engine", ["native", "python"])
+def test_a_value_is_encoded_once_however_long_it_is(tmp_path: Path, engine: str) -> None:
+    encoded: list[bytes] = []
+
+    def encode(value: bytes) -> bytes:
+        encoded.append(value)
+        return value
+
+    owned = Table("owned")
+    own = owned.column("own", Codec("own", encode, bytes))
+    with engines.using(engine), percola.open(tmp_path / "own", [owned]) as repo:
+        long = b"x" * (INLINE_BYTES + 1)
+        with repo.transaction() as t:
+            # The short one behind the long one replaces bytes that are counted.
+            for value in (b"short", long, b"behind"):
+                t.set(own, "a", value)
+            t.set(own, "b", long)
+        assert encoded == [b"short", long, b"behind", long]
+        assert repo.snapshot().get_many([(own, "a"), (own, "b")]) == [b"behind", long]
 
 
 def test_a_child_of_a_fork_is_refused_what_its_parent_began(repo: Repository) -> None:

@@ -200,7 +200,7 @@ class PythonTransaction(PythonSnapshot):
     def rollback(self) -> None:
         raise NotImplementedError
 
-    def _set(self, column: Column[R, V], row: R, value: V) -> None:
+    def _set(self, column: Column[R, V], row: R, value: V, raw: bytes | None = None) -> None:
         raise NotImplementedError
 
     def _delete(self, column: Column[R, Any], row: R) -> None:

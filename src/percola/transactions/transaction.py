@@ -94,11 +94,13 @@ class Transaction(Snapshot, TransactionBase):
 
     # --- Writing: buffered until commit (figure 6, line 7) ------------------------------
 
-    def _set(self, column: Column[R, V], row: R, value: V) -> None:
+    def _set(self, column: Column[R, V], row: R, value: V, raw: bytes | None = None) -> None:
+        """Buffer a value; `raw` is the same encoded, if it has been."""
         if self._used_up is not None:
             self._check_usable()
         cell = self._cell(column, row)
-        raw = column.encode_value(value)
+        if raw is None:
+            raw = column.encode_value(value)
         if self._bytes or len(raw) > INLINE_BYTES:
             self._count_bytes(cell, raw)
         self._writes[cell] = (_PUT, raw)
