@@ -776,7 +776,7 @@ def test_values_that_cannot_be_contributed_are_refused() -> None:
     by_key = Index("by_key", source)
     recipes = [sums, seen, best, by_key]
     t = opened(source, *recipes).transaction()
-    for bad in (float("nan"), "\ud800", {1, 2}, b"b", 10**5000, DEEP):
+    for bad in (float("nan"), Decimal("nan"), "\ud800", {1, 2}, b"b", 10**5000, DEEP):
         best.contribute(t, "a", {"g": 1})
         with pytest.raises(WrongTypeError, match=r"source\.applied\.best holds json"):
             best.contribute(t, "a", {"g": bad})

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, Generic, NamedTuple
 
-from percola.codecs import Codec
+from percola.codecs import Codec, UnfitValueError
 from percola.codecs.base import checked_json, decoded_json
 from percola.errors import SchemaError, WrongTypeError
 from percola.recipes.comparing import Claim, Scan
@@ -34,6 +34,8 @@ _ESCAPED: Final = ""
 
 def _other(value: object) -> object:
     if isinstance(value, Decimal):
+        if value.is_nan():  # As the float is refused.
+            raise UnfitValueError("there is a NaN in it, which can be compared with nothing")
         return {_DECIMAL: str(value)}
     raise TypeError(f"{value!r} cannot be part of a contribution.")
 
