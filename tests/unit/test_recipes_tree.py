@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from decimal import Decimal
 from typing import Any
 
@@ -47,6 +48,14 @@ def test_what_a_monoid_cannot_take_is_refused_where_it_is_contributed_and_not_in
     Worker(repo, tree.observers, threads=1).run_until_idle()
     assert tree.get(repo.snapshot(), "g") == value
     assert check(repo, [tree]) == []
+
+
+def test_a_counter_of_decimals_is_exact_in_any_order() -> None:
+    numbers = [Decimal("1E+20"), Decimal("1E-20"), Decimal("-1E+20")]
+    for order in itertools.permutations(numbers):
+        assert COUNTER.aggregate([{"red": one} for one in order]) == {"red": Decimal("1E-20")}
+    with pytest.raises(WrongTypeError, match="has more than 100 digits"):
+        COUNTER.aggregate([{"red": Decimal("1E+100")}, {"red": Decimal("0.1")}])
 
 
 @pytest.mark.parametrize(

@@ -244,7 +244,7 @@ class Sums(Recipe, Generic[R]):
         found = dict(t.get(part, group) or {})
         found[_COUNT] = found.get(_COUNT, 0) + count
         for measure, delta in deltas.items():
-            found[measure] = _plus(found.get(measure, 0), delta)
+            found[measure] = plus(found.get(measure, 0), delta)
         writes.append((part, group, found))
         t.notify(self._fold, group)
 
@@ -261,7 +261,7 @@ class Sums(Recipe, Generic[R]):
             writes.append((self.count, group, total))
         for measure, delta in deltas.items():
             column = self.measures[measure]
-            value = _plus(t.get(column, group) or 0, delta)
+            value = plus(t.get(column, group) or 0, delta)
             column.encode_value(value)  # Raises WrongTypeError if it does not fit.
             writes.append((column, group, value))
         if not total:
@@ -332,7 +332,7 @@ class Sums(Recipe, Generic[R]):
         for part in row.family(self._part).values():
             count += part.get(_COUNT, 0)
             for measure in sums:
-                sums[measure] = _plus(sums[measure], part.get(measure, 0))
+                sums[measure] = plus(sums[measure], part.get(measure, 0))
         return Aggregate(count, sums)
 
     # --- Checking -----------------------------------------------------------------------
@@ -358,7 +358,7 @@ class Sums(Recipe, Generic[R]):
     def _combined(kind: str, left: Any, right: Any) -> Any:
         sums = dict(left[1])
         for measure, value in right[1].items():
-            sums[measure] = _plus(sums[measure], value) if measure in sums else value
+            sums[measure] = plus(sums[measure], value) if measure in sums else value
         return left[0] + right[0], sums
 
     def _judge(self, kind: str, group: str, expected: Any, found: Any) -> Iterator[str]:
@@ -393,10 +393,15 @@ def _salt() -> int:
     return hash((os.getpid(), threading.get_ident()))
 
 
-def _plus(left: Any, right: Any) -> Any:
-    """The sum of two numbers: exact, but of floats; WrongTypeError if it is too large for those."""
+def plus(left: Any, right: Any) -> Any:
+    """The sum of two numbers: exact, but of floats. WrongTypeError beyond what it is held in."""
     if isinstance(left, Decimal) or isinstance(right, Decimal):
-        return _EXACT.add(left, right)
+        try:
+            return _EXACT.add(left, right)
+        except Inexact:
+            raise WrongTypeError(
+                f"The sum of {left!r} and {right!r} has more than {_EXACT.prec} digits."
+            ) from None
     total = left + right
     if isinstance(total, float) and not math.isfinite(total):
         raise WrongTypeError(f"The sum of {left!r} and {right!r} is beyond the range of floats.")
@@ -406,7 +411,7 @@ def _plus(left: Any, right: Any) -> Any:
 def _difference(before: Any, now: Any) -> Any:
     if before is None:
         return now or 0
-    return _plus(now or 0, before.copy_negate() if isinstance(before, Decimal) else -before)
+    return plus(now or 0, before.copy_negate() if isinstance(before, Decimal) else -before)
 
 
 def _zero(column: Column[str, Any]) -> Any:

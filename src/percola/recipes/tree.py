@@ -42,6 +42,7 @@ from percola.observers.observer import observer
 from percola.recipes.applied import VALUES, Applied
 from percola.recipes.comparing import Claim, Comparison, Recipe, Scan
 from percola.recipes.keys import part
+from percola.recipes.sums import plus
 from percola.schema import Column, Family, R, Table, WeakColumn
 from percola.transactions.row import Row
 from percola.transactions.snapshot import Snapshot
@@ -118,7 +119,7 @@ def _count(counters: Sequence[Mapping[str, int]]) -> dict[str, int]:
     total: dict[str, int] = {}
     for counter in counters:
         for key, number in counter.items():
-            total[key] = total.get(key, 0) + number
+            total[key] = plus(total.get(key, 0), number)
     return dict(sorted(total.items()))
 
 
