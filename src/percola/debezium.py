@@ -55,7 +55,7 @@ from percola.codecs import (
 from percola.errors import SchemaError, UsageError, WrongTypeError
 from percola.gc.time_log import CommitTimes
 from percola.repository import Repository
-from percola.schema import RECORD, Column, Family, R, Table, WeakColumn
+from percola.schema import RECORD_KEY, Column, Family, R, Table, WeakColumn
 
 __all__ = ["DECIMALS", "Event", "Events"]
 
@@ -126,6 +126,7 @@ class Events(Generic[R]):
                 f"Events of the table {table.name!r} need a column besides the row's key: a row is "
                 "there if it has one of those that are read."
             )
+        self._has_records = any(_is_record(one.name.encode()) for one in self._members)
         for member in self._members:
             if member.name == row_name:
                 raise SchemaError(
@@ -190,7 +191,8 @@ class Events(Generic[R]):
     ) -> list[Event]:
         """The events of a change that was read with its image before, or of a row.
 
-        None if the row had and has none of the columns; two for a deleted row.
+        None if the row had and has none of the columns, or if nothing but a recipe's record of it
+        was changed and no record is read; two for a deleted row.
 
         Args:
             times: `source.ts_ms` is the time by which it had committed, by this log.
@@ -205,6 +207,8 @@ class Events(Generic[R]):
         if not before and not after:
             return []
         op = "r" if first else "u" if before and after else "c" if after else "d"
+        if op == "u" and not self._has_records and all(map(_is_record, image.changed)):
+            return []
         key = self._row(image.row)
         committed = times.of(image.commit_ts)[1]
         value = {
@@ -252,7 +256,11 @@ def _usual(table: Table[R]) -> list[Member[R]]:
     A record outlives its row until the recipe's observer has run: the row would not be deleted yet.
     """
     members = (one for one in table.members if not isinstance(one, WeakColumn))
-    return [one for one in members if not one.name.startswith(RECORD)]
+    return [one for one in members if not _is_record(one.name.encode())]
+
+
+def _is_record(name: bytes) -> bool:
+    return name.startswith(RECORD_KEY)
 
 
 def _listed(table: Table[R], columns: Iterable[Member[R]]) -> list[Member[R]]:
