@@ -407,6 +407,13 @@ impl FewRows {
             if few.bytes.len() + value.len() > COPIED {
                 return None;
             }
+            if few
+                .bytes
+                .try_reserve(row.len() + column.len() + value.len())
+                .is_err()
+            {
+                return None;
+            }
             let before = few.bytes.len();
             let size = (last_row != Some(row)).then(|| {
                 few.bytes.extend(unescaped(row));
@@ -468,6 +475,8 @@ struct Array {
     valid: Vec<u8>,
     ends: Vec<i32>,
     bytes: Vec<u8>,
+    /// Whether a value is missing: there is no memory for it, or it ends behind what `ends` can say.
+    is_full: bool,
 }
 
 impl Array {
@@ -481,8 +490,14 @@ impl Array {
             self.valid.push(0);
         }
         if let Some(value) = value {
-            self.valid[at / 8] |= 1 << (at % 8);
-            self.bytes.extend_from_slice(value);
+            let fits = self.bytes.len() + value.len() <= i32::MAX as usize
+                && self.bytes.try_reserve(value.len()).is_ok();
+            if fits {
+                self.valid[at / 8] |= 1 << (at % 8);
+                self.bytes.extend_from_slice(value);
+            } else {
+                self.is_full = true;
+            }
         }
         self.ends.push(self.bytes.len() as i32);
     }
@@ -503,10 +518,11 @@ impl Array {
     }
 
     /// Its length and buffers, as `pyarrow.Array.from_buffers` takes them.
-    fn buffers<'py>(&self, py: Python<'py>) -> (usize, [Bound<'py, PyBytes>; 3]) {
-        let offsets = offsets(&self.ends);
-        let parts = [&self.valid[..], &offsets[..], &self.bytes[..]];
-        (self.len(), parts.map(|part| PyBytes::new(py, part)))
+    fn buffers<'py>(&self, py: Python<'py>) -> PyResult<(usize, [Bound<'py, PyBytes>; 3])> {
+        let (valid, offsets) = (&self.valid, offsets(&self.ends));
+        let bytes = python::bytes(py, &self.bytes)?;
+        let parts = [PyBytes::new(py, valid), PyBytes::new(py, &offsets), bytes];
+        Ok((self.len(), parts))
     }
 }
 
@@ -624,9 +640,14 @@ pub fn scan_columns<'py>(
         Ok(following) => following,
         Err(stopped) => return stopped.told(py),
     };
-    let arrays = std::iter::once(&taker.rows).chain(&taker.values);
+    let arrays = || std::iter::once(&taker.rows).chain(&taker.values);
+    if arrays().any(|array| array.is_full) {
+        return Ok(None);
+    }
     Ok(Some((
-        arrays.map(|array| array.buffers(py)).collect(),
+        arrays()
+            .map(|array| array.buffers(py))
+            .collect::<PyResult<_>>()?,
         taker
             .blocked
             .iter()
@@ -731,8 +752,12 @@ pub fn scan_cells<'py>(
         Err(stopped) => return stopped.told(py),
     };
     let arrays = [&taker.rows, &taker.columns, &taker.values];
+    if arrays.iter().any(|array| array.is_full) {
+        return Ok(None);
+    }
+    let [rows, columns, values] = arrays.map(|array| array.buffers(py));
     Ok(Some((
-        arrays.map(|array| array.buffers(py)),
+        [rows?, columns?, values?],
         PyBytes::new(py, &offsets(&taker.ends)),
         taker
             .blocked

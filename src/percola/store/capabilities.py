@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from percola.cells import Cell
+from percola.errors import ValueTooLargeError
 from percola.store.base import BLOCKED, Blocked, CellScan, ColumnScan, Reader, Store
 
 if TYPE_CHECKING:
@@ -163,4 +164,9 @@ def cell_scan(rows: Iterable[tuple[bytes, Iterable[tuple[bytes, bytes | None]]]]
             values.append(value)
         offsets.append(len(values))
     arrays = [pa.array(one, pa.binary()) for one in (keys, columns, values)]
+    if any(isinstance(one, pa.ChunkedArray) for one in arrays):
+        raise ValueTooLargeError(
+            f"The row {keys[-1][:60]!r}, or what is read with it, has more than 2 GiB, which Arrow's "
+            "arrays do not hold: read fewer of its columns."
+        )
     return CellScan(arrays[0], pa.array(offsets, pa.int32()), arrays[1], arrays[2], [], None)
