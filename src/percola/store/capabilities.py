@@ -166,7 +166,7 @@ def cell_scan(rows: Iterable[tuple[bytes, Iterable[tuple[bytes, bytes | None]]]]
     arrays = [pa.array(one, pa.binary()) for one in (keys, columns, values)]
     if any(isinstance(one, pa.ChunkedArray) for one in arrays):
         raise ValueTooLargeError(
-            f"The row {keys[-1][:60]!r}, or what is read with it, has more than 2 GiB, which Arrow's "
-            "arrays do not hold: read fewer of its columns."
+            f"The row {keys[-1][:60]!r}, or what is read with it, has more than 2 GiB, which the "
+            "arrays of Arrow do not hold: read fewer of its columns."
         )
     return CellScan(arrays[0], pa.array(offsets, pa.int32()), arrays[1], arrays[2], [], None)
