@@ -511,9 +511,19 @@ def test_an_index_notifies_rows_of_its_source_or_nobody() -> None:
 def test_what_no_recipe_can_be_of_is_refused_where_it_is_declared() -> None:
     with pytest.raises(SchemaError, match="'by_key' is of 'days', whose rows are date"):
         Index("by_key", Table("days", rows=DATE))  # type: ignore[arg-type]
-    for most in (0, -1):
-        with pytest.raises(SchemaError, match=f"at least one item, and not {most}"):
-            top(most)
+    no_table: Any = "orders"
+    for of in (Sums, Distinct, Index, lambda name, source: Tree(name, source, MAX)):
+        with pytest.raises(
+            SchemaError, match=r"^The source of the recipe 'a.*' is 'orders', which"
+        ):
+            of("a", no_table)
+    no_types: Any = ["euros"]
+    with pytest.raises(SchemaError, match=r"are types by name, .* but these are \['euros'\]"):
+        Sums("a", Table("source"), no_types)
+    wrong: Any
+    for wrong in (0, -1, "3"):
+        with pytest.raises(SchemaError, match=f"at least one item, and not {wrong!r}"):
+            top(wrong)
     with pytest.raises(SchemaError, match="of 'best' are of <built-in function max>, which is no"):
         Tree("best", Table("source"), max)  # type: ignore[arg-type]
 

@@ -116,7 +116,7 @@ class Applied(Generic[R]):
     must be declared before the repository is opened with the table. If it is deleted by anything
     but the recipe, as with all other columns of its row, the contribution can never be taken back.
 
-    Raises SchemaError for a name that is too long for such a column.
+    Raises SchemaError for a name that is too long for such a column, and for what is no Table.
 
     Attributes:
         name: of the derived table.
@@ -125,6 +125,7 @@ class Applied(Generic[R]):
     """
 
     def __init__(self, source: Table[R], name: str) -> None:
+        check_source(name, source)
         column = f"{RECORD}{name}"
         if len(column) > MAX_NAME:
             raise SchemaError(
@@ -189,6 +190,15 @@ class Applied(Generic[R]):
     ) -> Iterator[Claim]:
         for key, value in row[self.column].items():
             yield from claims(row.key, key, value)
+
+
+def check_source(name: str, source: object) -> None:
+    """Check that something is a table whose rows may contribute; SchemaError if not."""
+    if not isinstance(source, Table):
+        raise SchemaError(
+            f"The source of the recipe {name!r} is {source!r}, which is no Table: pass the one that "
+            "your program declares."
+        )
 
 
 def check_contribution(now: object) -> None:

@@ -101,8 +101,10 @@ class Export(Checkable):
     """
 
     def __init__(self, name: str, *, exporters: int = 1) -> None:
-        if not 1 <= exporters <= 1000:
-            raise SchemaError(f"The queue {name!r} has from 1 to 1000 exporters, not {exporters}.")
+        if type(exporters) is not int or not 1 <= exporters <= 1000:
+            raise SchemaError(
+                f"The queue {name!r} has from 1 to 1000 exporters, not {exporters!r}."
+            )
         self.table: Final[Table[str]] = Table(name)
         self.entry: Final[Column[str, Any]] = self.table.column("entry", VALUES)
         self.refused: Final[Column[str, Any]] = self.table.column("refused", VALUES)

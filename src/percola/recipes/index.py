@@ -19,7 +19,7 @@ from typing import Final
 
 from percola.errors import SchemaError
 from percola.observers.observer import observer
-from percola.recipes.applied import Applied
+from percola.recipes.applied import Applied, check_source
 from percola.recipes.comparing import Claim, Comparison, Recipe, Scan
 from percola.recipes.keys import below, join, keys_in, part
 from percola.schema import Column, Table, WeakColumn
@@ -53,6 +53,7 @@ class Index(Recipe):
         *,
         due: WeakColumn[str] | None = None,
     ) -> None:
+        check_source(name, source)
         if source.rows is not str:
             raise SchemaError(
                 f"The index {name!r} is of {source.name!r}, whose rows are {source.rows_name}: an "

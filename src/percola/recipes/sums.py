@@ -104,6 +104,11 @@ class Sums(Recipe, Generic[R]):
         feed: bool = False,
         observed: bool = False,
     ) -> None:
+        if not isinstance(measures, Mapping | None):
+            raise SchemaError(
+                f"The measures of the sums {name!r} are types by name, as in {{'euros': int}}, but "
+                f"these are {measures!r}."
+            )
         self.table: Final[Table[str]] = Table(name, feed=feed)
         self.count: Final[Column[str, int]] = self.table.column(_COUNT, int, observed=observed)
         self.measures: Final[Mapping[str, Column[str, Any]]] = {

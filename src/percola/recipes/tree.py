@@ -145,8 +145,8 @@ COUNTER: Final = Monoid(
 
 def top(most: int) -> Monoid:
     """The `most` largest of all items. Contributions are lists of items."""
-    if most < 1:
-        raise SchemaError(f"A top list has at least one item, and not {most}.")
+    if type(most) is not int or most < 1:
+        raise SchemaError(f"A top list has at least one item, and not {most!r}.")
 
     def best(items: Iterable[Any]) -> list[Any]:
         return sorted(items, reverse=True)[:most]
