@@ -48,6 +48,10 @@ def test_robots_directives_of_the_page(content: str, noindex: bool, nofollow: bo
         "<img src=/pixel>",
         "\ufeff",
         "&nbsp;",
+        "\xa0",
+        "<!-- menu -->\ufeff",
+        '<div></div><script>write("<body></head>")</script>',
+        '<meta name=a content="Shop > Tea"><meta property=b content="Shop > Tea">',
         "<div class=styles><style>p {}</style></div><!-- <meta name=robots content=nofollow> -->",
     ],
 )

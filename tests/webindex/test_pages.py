@@ -485,6 +485,7 @@ def test_parse_never_fails_and_its_strings_can_be_stored(
         b"<br>" * 300_000 + b"<a href=/x>words</a>",
         (b"<i" * 7000 + b">") * 100 + b"<a href=/x>words</a>",
         b"<meta http-equiv=refresh content='" + b" " * 16_000 + b"x'><a href=/x>words</a>",
+        b"<div>" + b"<meta " * 600_000 + b"</head><a href=/x>words</a>",
     ],
     ids=[
         "deep",
@@ -497,6 +498,7 @@ def test_parse_never_fails_and_its_strings_can_be_stored(
         "breaks",
         "angles",
         "spaces",
+        "metas",
     ],
 )
 def test_hostile_markup_neither_stalls_nor_hides_the_page(body: bytes) -> None:

@@ -82,20 +82,25 @@ _VOID = frozenset(
     "area base br col embed hr img input link meta param source track wbr".split()  # noqa: SIM905
 )
 
-# What a head consists of; the first other tag, or text, ends it. What is not closed goes on.
+# The rest of a tag. A value in quotes may have ">" in it. Outside of quotes "<" ends the search: a
+# tag that is not closed must not be followed to the end of the page, as thousands of them would be.
+_REST = r"(?:[^<>=]++|=\s*+(?:\"[^\"]*+\"|'[^']*+')?+)*+>"
+# What a head consists of; the first other tag, or text, ends it. What is not closed goes on. Spaces
+# that HTML does not know, as one that does not break, are text.
 _OF_HEAD = re.compile(
     r"<!--.*?(?:-->|\Z)"
     r"|<(script|style|title|template|noframes)\b.*?(?:</\1\b|\Z)"
     r"|(?P<noscript><noscript\b[^>]*+>.*?(?:</noscript\b[^>]*+>|(?P<open>\Z)))"
+    rf"|<(?:html|head|meta|link|base|basefont|bgsound)\b{_REST}"
     r"|(?P<end></head\b|<(?!(?:html|head|meta|link|base|basefont|bgsound)\b)[a-z]"
-    r"|(?:\A|>)\s*+[^\s<])",
+    r"|(?:\A|(?<=>))[ \t\n\f\r]*+(?:[^ \t\n\f\r<]|<[^a-z/!?]))",
     re.IGNORECASE | re.DOTALL,
 )
-_END_OF_HEAD = re.compile(r"(?P<head></head\b)|<body\b", re.IGNORECASE)
 _FOR_HEAD = re.compile(
     r"<!--.*?(?:-->|\Z)"
     r"|<(script|style|template|noframes|noscript|textarea|svg)\b.*?(?:</\1\b|\Z)"
-    r"|(?P<for><(?:meta|link)\b[^>]*+>|(?P<title><title\b[^>]*+>[^<]*+</title\s*+>))",
+    rf"|(?P<for><(?:meta|link)\b{_REST}|(?P<title><title\b{_REST}[^<]*+</title\s*+>))"
+    r"|(?P<head></head\b)|(?P<body><body\b)",
     re.IGNORECASE | re.DOTALL,
 )
 _TAG = re.compile(r"<(/?)([a-zA-Z][^\s/>]*)[^>]*>?")
@@ -195,15 +200,21 @@ def with_whole_head(markup: str) -> str:
         if token["noscript"] is not None:
             kept.append(markup[done : token.start()])
             done = token.end()
-    end = _END_OF_HEAD.search(markup, at)
-    moved = []
-    if end is not None and end["head"] is not None:
-        for token in _FOR_HEAD.finditer(markup, at, end.start()):
-            if token["for"] is not None and not (titled and token["title"] is not None):
-                moved.append(token["for"])
-                kept.append(markup[done : token.start()])
-                done = token.end()
-    return "".join([*moved, *kept, markup[done:]]) if kept else markup
+    moved: list[re.Match[str]] = []
+    for token in _FOR_HEAD.finditer(markup, at):
+        if token["head"] is not None:
+            break
+        if token["body"] is not None:
+            moved = []
+            break
+        if token["for"] is not None and not (titled and token["title"] is not None):
+            moved.append(token)
+    else:
+        moved = []
+    for token in moved:
+        kept.append(markup[done : token.start()])
+        done = token.end()
+    return "".join([*(one[0] for one in moved), *kept, markup[done:]]) if kept else markup
 
 
 def _closed(tag: re.Match[str]) -> str:
