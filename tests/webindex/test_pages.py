@@ -559,6 +559,13 @@ def test_an_element_around_the_text_is_not_navigation_whatever_its_name() -> Non
     assert len(hashes) == 2
 
 
+@pytest.mark.parametrize("tag", ["html", "body"])
+@pytest.mark.parametrize("role", ["navigation", "banner"])
+def test_a_page_is_not_the_frame_of_its_site_whatever_its_role(tag: str, role: str) -> None:
+    page = parse(f"<{tag} role={role}><p>{HERONS}".encode(), URL, HTML)
+    assert page.text.count("herons") >= 20 and page.sketch is not None
+
+
 @pytest.mark.parametrize("name", ["menu", "comments"])
 def test_elements_within_each_other_do_not_each_have_their_text_measured(
     monkeypatch: pytest.MonkeyPatch, name: str

@@ -78,7 +78,7 @@ _AROUND_TAGS = (
     *("script", "style", "noscript", "template", "svg"),
 )
 _AROUND_ROLES = ("navigation", "banner", "contentinfo", "search", "tooltip")
-_AROUND = ", ".join([*_AROUND_TAGS, *(f"[role={role}]" for role in _AROUND_ROLES)])
+_AROUND = ", ".join([*_AROUND_TAGS, *(f"body [role={role}]" for role in _AROUND_ROLES)])
 _NAMED = ", ".join(
     f"body {tag}[{name}]" for tag in ("div", "ul", "table", "p") for name in ("class", "id")
 )
@@ -433,7 +433,7 @@ def _without_surroundings(tree: LexborHTMLParser) -> str | None:
     """
     removed = _unname_sections(tree)
     removed |= _remove_comments(tree)
-    navigation = tree.css("nav, [role=navigation], dialog:not([open])")
+    navigation = tree.css("nav, body [role=navigation], dialog:not([open])")
     for node in navigation:
         node.decompose()
     removed |= _unwrap_figures(tree)
