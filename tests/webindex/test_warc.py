@@ -486,6 +486,8 @@ def _part(of: bytes, kind: bytes = b"text/html") -> bytes:
             Rejection.NOT_A_PAGE,
         ),
         (_response(), _part(b"bytes 594-599/600", b"application/pdf"), Rejection.NOT_A_PAGE),
+        (_response(), _OK.replace(b"200 OK", b"204 No Content"), Rejection.NOT_A_PAGE),
+        (_response(), _OK.replace(b"200 OK", b"205 Reset Content"), Rejection.NOT_A_PAGE),
         (
             _response(),
             _OK.replace(b"\r\n\r\n", b"\r\nContent-Encoding: br\r\n\r\n\xff\x06"),

@@ -79,6 +79,8 @@ _PAGES = _HTML | _XML | {"text/plain"}
 # Sniffing, §4.4 and §7).
 _TYPE = re.compile(r"[\w!#$%&'*+.^`|~-]+/[\w!#$%&'*+.^`|~-]+", re.ASCII)
 _UNKNOWN = {"unknown/unknown", "application/unknown", "*/*"}
+# A browser goes on showing the page that it is on (RFC 9110, §15.3.5 and §15.3.6).
+_WITHOUT_BODY = (204, 205)
 # In a record of which more is read than of others.
 _MAYBE_PDF = re.compile(rb"application/(?:x-)?pdf\b|\r?\n\r?\n%PDF-", re.IGNORECASE)
 _PDF = {PDF, "application/x-pdf"}
@@ -397,6 +399,8 @@ def _capture(
             return Revisit(url, date, None, frame.offset, frame.length, *_refers_to(record))
         if status == 206 and (part := _part(http)) is not None:
             raise _UnusableError(Rejection.NOT_A_PAGE, f"it is a part of one: {part}")
+        if status in _WITHOUT_BODY:
+            raise _UnusableError(Rejection.NOT_A_PAGE, f"an answer {status} has no content")
         headers = _kept_headers(http)
         content_type = _content_type(headers, record)
         body, cut = b"", None
