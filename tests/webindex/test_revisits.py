@@ -6,7 +6,7 @@ import itertools
 import random
 import zlib
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import timedelta
@@ -18,13 +18,14 @@ from effort import tries
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from plain_captures import bare, captured, day, in_groups, revisit
+from warc_files import Crawl
 
 import percola
 from percola import JSON, Repository, Table, Worker
 from webindex import tables
 from webindex.batch import crawl
 from webindex.batch.crawl import Newest, Said
-from webindex.crawl.warc import Capture, Revisit
+from webindex.crawl.warc import Capture, Revisit, read_captures
 from webindex.load import settling
 from webindex.load.revisits import MOST_EARLIER, MOST_IDENTICAL, payload_id, report_of
 from webindex.load.settling import offer, settle, wake
@@ -165,6 +166,18 @@ def test_a_revisit_without_headers_has_those_of_its_original(repo: Repository) -
     hidden = captured(A, 1, "tea", headers={"content-type": "text/html", "x-robots-tag": "noindex"})
     process(repo, hidden, bare(revisit(B, 2, "tea")), revisit(C, 2, "tea"))
     assert (capture(repo, B)["robots"], capture(repo, C)["robots"]) == ("noindex", None)
+
+
+def test_a_revisit_whose_server_names_no_type_has_that_of_its_original(
+    repo: Repository, saved: Callable[..., Path]
+) -> None:
+    http = [("Content-Type", "html")]
+    crawl = Crawl().add(A, b"<html><p>green tea", http=http)
+    crawl.add(A, b"", http=http, kind="revisit", WARC_Date="2025-01-02T03:04:05Z")
+    original, again = read_captures(saved(crawl.data))
+    assert isinstance(original, Capture) and isinstance(again, Revisit)
+    process(repo, original, replace(again, payload_digest=original.payload_digest))
+    assert repo.snapshot().get(tables.text, page_row(A)) == "green tea"
 
 
 def test_a_page_that_now_asks_not_to_be_indexed_is_not_the_same_as_before(repo: Repository) -> None:

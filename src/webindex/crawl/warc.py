@@ -231,8 +231,9 @@ class Revisit:
     `payload_digest` is that of the capture, which may be of another page and is not always the
     newest. None means that the server answered 304. `refers_to` and `refers_date` name the capture
     by its URL and date, if the crawler recorded them. `status` and `headers` are those of this
-    response, as in a `Capture`; None if the record has no HTTP headers, or those of a 304. A record
-    with the headers of a redirect or an error is no revisit but a `Capture`: only the headers of
+    response, as in a `Capture`; None if the record has no HTTP headers, or those of a 304. A
+    content-type that names no type is left out: that of the capture counts. A record with the
+    headers of a redirect or an error is no revisit but a `Capture`: only the headers of
     such a page matter, and two of them with the same empty body may differ in them.
     """
 
@@ -435,6 +436,8 @@ def _capture(
             if revisit and content_type in (None, "text/plain") and is_robots(url):
                 return str(kind)
             if revisit:
+                if _type_in(headers.get("content-type")) is None:
+                    headers.pop("content-type", None)  # That of its original counts.
                 refers = _refers_to(record)
                 return Revisit(
                     url, date, digest, frame.offset, frame.length, *refers, status, headers
@@ -610,11 +613,16 @@ def _content_type(headers: Mapping[str, str], record: WarcRecord) -> str | None:
         headers.get("content-type"),
         record.headers.get("WARC-Identified-Payload-Type"),
     ):
-        # As `webindex.page.markup.media_type`.
-        found = re.split(r"[;,\s]", (declared or "").strip(), maxsplit=1)[0].lower()
-        if _TYPE.fullmatch(found) and found not in _UNKNOWN:
+        if (found := _type_in(declared)) is not None:
             return found
     return None
+
+
+def _type_in(declared: str | None) -> str | None:
+    """The media type that is declared there; None if that is no type, or says nothing."""
+    # As `webindex.page.markup.media_type`.
+    found = re.split(r"[;,\s]", (declared or "").strip(), maxsplit=1)[0].lower()
+    return found if _TYPE.fullmatch(found) and found not in _UNKNOWN else None
 
 
 def _body(
