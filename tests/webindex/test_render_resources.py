@@ -23,6 +23,7 @@ from webindex.rendering import tables as rendering
 
 CSS = [("Content-Type", "text/css; charset=utf-8")]
 PNG = [("Content-Type", "image/png")]
+SQUARE = b"\x89PNG\r\n\x1a\n" + bytes(range(256))
 STYLE = "https://example.org/style.css"
 COPY = "https://cdn.example.org/style.css"
 MOST = 10_000
@@ -102,12 +103,22 @@ def test_a_body_is_decoded_and_must_be_whole_and_within_the_limit(tmp_path: Path
     crawl.add(STYLE, b"b" * (1 << 20), http=CSS)
     crawl.add(STYLE, b"half", http=[*CSS, ("Content-Length", "8")])
     crawl.add(STYLE, b"half", http=CSS, WARC_Truncated="length")
-    crawl.add(STYLE, b"plain", http=packed)
+    crawl.add(STYLE, b"\xff\x06", http=packed)
     first, *others = read(crawl, tmp_path)
     assert first.body == b"b" * MOST
     reasons = [one.reason for one in others]
     assert reasons[:4] == [Rejection.TOO_LARGE] * 2 + [Rejection.INCOMPLETE] * 2
     assert reasons[4] is Rejection.UNDECODABLE
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "br", "zstd", "utf-8"])
+@pytest.mark.parametrize(("body", "http"), [(b"p { color: teal }", CSS), (SQUARE, PNG)])
+def test_a_body_that_was_already_decoded_is_taken_as_it_is(
+    tmp_path: Path, body: bytes, http: list[tuple[str, str]], encoding: str
+) -> None:
+    crawl = Crawl().add(STYLE, body, http=[*http, ("Content-Encoding", encoding)])
+    [found] = read(crawl, tmp_path)
+    assert isinstance(found, Resource) and found.body == body
 
 
 def test_pages_are_read_as_without_resources(tmp_path: Path) -> None:

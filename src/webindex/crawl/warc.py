@@ -123,9 +123,13 @@ _BINARY = re.compile(
     rb"(?!\xfe\xff|\xff\xfe|\xef\xbb\xbf).{0,1444}?[\x00-\x08\x0b\x0e-\x1a\x1c-\x1f]", re.DOTALL
 )
 # How files of other formats begin that are served as pages by mistake. Browsers show their bytes.
+_IMAGES_AND_FONTS = (
+    rb"\x89PNG\r\n|GIF8[79]a|\xff\xd8\xff|RIFF.{4}WEBP|.{4}ftyp|wOF[F2]|\x00\x00\x01\x00"
+)
+_OF_IMAGES_AND_FONTS = re.compile(_IMAGES_AND_FONTS, re.DOTALL)
 _OF_FILES = re.compile(
-    rb"\x89PNG\r\n|GIF8[79]a|\xff\xd8\xff|RIFF.{4}WEBP|.{4}ftyp|ID3[\x02-\x04]|OggS\x00|wOF[F2]"
-    rb"|PK\x03\x04|\x1f\x8b\x08|7z\xbc\xaf\x27|Rar!\x1a|BZh[1-9]1AY|\xd0\xcf\x11\xe0\xa1|\x00\x00\x01\x00",
+    _IMAGES_AND_FONTS + rb"|ID3[\x02-\x04]|OggS\x00"
+    rb"|PK\x03\x04|\x1f\x8b\x08|7z\xbc\xaf\x27|Rar!\x1a|BZh[1-9]1AY|\xd0\xcf\x11\xe0\xa1",
     re.DOTALL,
 )
 _USUAL_DIGEST = re.compile(
@@ -670,7 +674,10 @@ def _resource_body(frame: Frame, record: WarcRecord, http: HeaderMap, most: int)
         raw = _decoded(frame.data, most + _ROOM_FOR_HEADERS)
         body_or_none = _leniently(raw, http, most)
         if body_or_none is None:
-            raise _UnusableError(Rejection.UNDECODABLE, str(error)[:200]) from error
+            # As of pages: the crawler may have decoded it, and kept the header.
+            if not (is_text(raw) or _OF_IMAGES_AND_FONTS.match(raw)):
+                raise _UnusableError(Rejection.UNDECODABLE, str(error)[:200]) from error
+            body_or_none = raw
         body = body_or_none
     if len(body) > most or not frame.whole:
         raise _UnusableError(Rejection.TOO_LARGE, f"it has more than {most:,} bytes")
