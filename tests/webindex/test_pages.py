@@ -131,16 +131,18 @@ def test_a_form_around_the_page_hides_nothing_of_it_and_one_for_searches_does(he
     assert plain.text_hash.startswith("text:")
 
 
-def test_tables_and_code_in_figures_are_text_and_captions_of_pictures_are_not() -> None:
+def test_tables_code_and_quotations_in_figures_are_text_and_captions_of_pictures_are_not() -> None:
     text = "<p>Green tea is made from leaves that are heated soon after the harvest.</p>" * 4
     figures = (
         "<figure class=wp-block-table><table><tr><td>Sencha</td></tr></table></figure>"
         "<figure class='highlight sh'><pre>brew --cold</pre></figure>"
         "<figure><div><pre>pour()</pre><pre>wait()</pre></div><figcaption>Code</figcaption></figure>"
+        "<figure><blockquote><p>Tea is nought but this</blockquote><figcaption>Rikyu</figure>"
         "<figure><img src=pot.png><figcaption>A pot of clay</figcaption></figure>"
     )
     page = read(body=f"<main><h1>Tea</h1>{text}{figures}{text}</main>")
     assert all(one in page.text for one in ("Sencha", "brew --cold", "pour() wait()"))
+    assert "Tea is nought but this" in page.text
     assert "clay" not in page.text
 
 

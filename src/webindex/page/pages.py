@@ -98,7 +98,7 @@ _COMMENTS_NAME = re.compile(
     r"|disqus|respond|replies)(?![a-z])",
     re.IGNORECASE,
 )
-_SHOWN: Final = ("pre", "table")
+_SHOWN: Final = ("pre", "table", "blockquote")
 """What the text of a page may be in although it is in a figure."""
 
 _LONGEST_READING: Final = 100
@@ -574,7 +574,7 @@ def _unwrap_forms(tree: LexborHTMLParser) -> None:
 
 
 def _unwrap_figures(tree: LexborHTMLParser) -> bool:
-    """Replace figures of code or of a table by what is in them; whether there were any.
+    """Replace figures of code, tables and quotations by what is in them; whether there were any.
 
     The extraction of text leaves figures out, as pictures with their captions.
     """
