@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from chains import WORDS, Chain, moved, naming, page
@@ -171,6 +172,18 @@ def test_a_host_is_removed_and_the_rest_is_as_if_it_had_never_been_loaded(chain:
     name, _ = hosts.most_common()[len(hosts) // 2]
     assert take_down(chain, scope_of("host", name)).pages > 1
     chain.verify()
+
+
+@pytest.mark.parametrize("some", [5, 6], ids=["all but one", "all"])
+def test_pages_of_a_large_cluster_leave_nothing_in_its_summary(empty: Chain, some: int) -> None:
+    pages = [replace(secret(), url=f"https://{HOST}/{number}") for number in range(6)]
+    with mock.patch.object(tables, "LARGE_CLUSTER", 4):
+        empty.process(pages)
+        gone = [url(one.url) for one in pages[:some]]
+        take_down(empty, *gone)
+        empty.work()
+        assert not any(mentions(empty.repo, scope.name) for scope in gone)
+        empty.check()
 
 
 def test_a_prefix_is_removed_and_nothing_beside_it(chain: Chain) -> None:

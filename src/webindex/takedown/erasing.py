@@ -175,7 +175,10 @@ def _erase_page(t: Transaction, row: str, stored: Stored, rules: Rules) -> None:
         invert(t, row)
         joined = t.get(tables.joined, row)
         join(t, row)
-        if joined is not None and t.get(tables.size, joined["cluster"]) is not None:
+        # It may have shared in a cluster that it has left, or that is not large any more.
+        if t.get(tables.shared, row) is not None or (
+            joined is not None and t.get(tables.size, joined["cluster"]) is not None
+        ):
             share(t, row)
     forget(t, row)
     for column in _CELLS:
