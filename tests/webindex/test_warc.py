@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import io
+import random
 import re
 import zlib
 from collections import Counter
@@ -12,12 +13,14 @@ from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha1
 from pathlib import Path
+from typing import Any
 
 import brotli
 import pytest
 from fastwarc.stream_io import ZstdWriter
 from warc_files import DATE, HTML, Crawl, captures, only, packed, page, pages, rejections, revisits
 
+from webindex.crawl.http_body import decode_leniently
 from webindex.crawl.warc import Capture, Rejected, Rejection, Revisit, read_captures
 from webindex.load.transaction import describe
 from webindex.page.pages import parse, parse_capture
@@ -594,3 +597,25 @@ def test_of_a_packed_body_that_ends_too_early_the_beginning_is_read(saved, encod
     crawl = Crawl().add("https://example.org/", part, http=[*HTML, ("Content-Encoding", encoding)])
     found = only(read_captures(saved(crawl.data)))
     assert body.startswith(found.body) and len(found.body) > 100_000
+
+
+class Counted(bytes):
+    """Bytes that count those that are copied from them."""
+
+    copied = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        part = Counted(super().__getitem__(at))
+        Counted.copied += len(part)
+        return part
+
+    def __radd__(self, before: bytes) -> Counted:
+        return Counted(before + bytes(self))
+
+
+def test_a_packed_body_that_ends_too_early_is_not_copied_again_and_again() -> None:
+    body = random.Random(1).randbytes(1 << 20)
+    sent = Counted(gzip.compress(body)[:-20])
+    found = decode_leniently(sent, "", "gzip", 2 << 20)
+    assert found is not None and body.startswith(found) and len(found) > len(body) - 100
+    assert Counted.copied <= 2 * len(sent)

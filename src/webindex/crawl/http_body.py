@@ -135,12 +135,12 @@ def _inflated(data: bytes, window: int, limit: int) -> bytes | None:
     """The bytes that can be unpacked; None if there are none."""
     inflate = zlib.decompressobj(wbits=window)
     found = bytearray()
-    left = data
+    at = 0
     try:
-        while left and not inflate.eof and len(found) <= limit:
+        while at < len(data) and not inflate.eof and len(found) <= limit:
             # Small pieces: everything before the damaged one is kept.
-            found += inflate.decompress(left[:_PIECE], limit + 1 - len(found))
-            left = inflate.unconsumed_tail + left[_PIECE:]
+            found += inflate.decompress(data[at : at + _PIECE], limit + 1 - len(found))
+            at += _PIECE
     except zlib.error:
         pass
     return bytes(found) or None
