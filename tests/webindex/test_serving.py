@@ -297,6 +297,11 @@ def test_a_snippet_marks_phrases_not_their_single_letters(index: TantivyIndex) -
         ("вступление " * 300 + "ещё Росси\u0301я", "россия", "Росси\u0301я"),
         ("مقدمة " * 300 + "هذا كِتَابٌ جديد", "كتاب", "كِتَابٌ"),
         ("הקדמה " * 300 + "שָׁלוֹם עולם", "שלום", "שָׁלוֹם"),
+        # Words that have all letters of a phrase, or that go on with a mark.
+        ("one filename, no email. " * 60 + "a file name", '"file name"', "file name"),
+        ("an email. " * 200 + "an e-mail", "e-mail", "e-mail"),
+        ("वे करें। " * 200 + "यह कर है", "कर", "कर"),
+        ("वे हैं किताब। " * 200 + "यह है किताब", '"है किताब"', "है किताब"),
         # Other words that begin alike, and more of them than a library takes for one.
         ("the https and httpx of http. " * 60 + "filler " * 99 + "start httpd", "httpd", "httpd"),
         (" ".join(f"httpd{n}" for n in range(1_500)) + " start httpd here", "httpd", "httpd"),

@@ -21,7 +21,6 @@ _SOURCE_CHARACTERS = 100_000
 """How much of a text is looked at: marking words takes time in proportion to it."""
 _MOST_ENDINGS = 100
 """The most words of a text that begin as an unfinished one does."""
-_LETTERS = re.compile(r"[^\W_]+")
 _AROUND = 600
 """Characters before and after the place that `part` chooses."""
 _NEAR = 50
@@ -35,8 +34,6 @@ _BASES = {
     if (base := unicodedata.normalize("NFD", one)[0]).isascii()
 }
 """Accented letters without their accents."""
-_UNSPACED = "\u0e00"
-"""From Thai on, most scripts have no spaces between words."""
 
 
 def excerpt(document: ServingDocument, asked: Asked, analyzers: Analyzers) -> Runner:
@@ -44,7 +41,7 @@ def excerpt(document: ServingDocument, asked: Asked, analyzers: Analyzers) -> Ru
     whole = document.text[:_SOURCE_CHARACTERS]
     text, place_in_whole = folded(whole)
     sought = _sought(text, document.language, asked, analyzers)
-    start, end = part(text, sought)
+    start, end = part(text, sought, analyzers)
     found = analyzers.places(text[start:end], (words[0] for words in sought))
     spans = [
         (place_in_whole(start + first), place_in_whole(start + last), clause)
@@ -77,7 +74,7 @@ def _sought(
             else:
                 sought[tuple(words)] = clause
     if stems or starts:
-        likely = " ".join(beginning(text, [*stems, *starts]))
+        likely = " ".join(beginning(text, [*stems, *starts], analyzers))
         there = analyzers.words(likely)
         forms = analyzers.stems(analyzers.split(likely), language)
         for word, stem in zip(there, forms, strict=True):
@@ -90,14 +87,14 @@ def _sought(
     return sought
 
 
-def beginning(text: str, starts: Iterable[str]) -> list[str]:
+def beginning(text: str, starts: Iterable[str], analyzers: Analyzers) -> list[str]:
     """The distinct words of a text, in lower case, that may begin as one of these does."""
     firsts = {start[:1] for start in starts}
-    found = set(_LETTERS.findall(text.lower()))
+    found = set(analyzers.split(text.lower()))
     return [word for word in found if word[0] in firsts or not word[0].isascii()]
 
 
-def part(text: str, sought: Mapping[tuple[str, ...], int]) -> tuple[int, int]:
+def part(text: str, sought: Mapping[tuple[str, ...], int], analyzers: Analyzers) -> tuple[int, int]:
     """Where most clauses of a query are near each other in a text, with some text around.
 
     All of a text in which none is found, as it may be written in another way; nothing of it if none
@@ -107,25 +104,35 @@ def part(text: str, sought: Mapping[tuple[str, ...], int]) -> tuple[int, int]:
     Args:
         text: the text.
         sought: words side by side, each with the number of the clause that they are found by.
+        analyzers: say what a word is.
     """
+
+    def goes_on(before: str, after: str) -> bool:
+        """Whether two characters side by side are of one word; not at an end of the text."""
+        return bool(before and after) and analyzers.split(before + after) == [before + after]
+
     low = text.lower()
     if len(text) <= 2 * _AROUND or len(low) != len(text):
         return 0, len(text)
     if not low.isascii():
         low = _ACCENTED.sub(lambda found: _BASES.get(found[0], found[0]), low)
-    clauses = {mark.join(words): sought[words] for words in sought for mark in ("", " ")}
     number = len({*sought.values()})
     longest_first = sorted(sought, key=lambda words: -sum(map(len, words)))
     # With a group or a look around each, the search would take several times as long.
     either = "|".join(r"[\W_]*".join(map(re.escape, words)) for words in longest_first)
-    recent: dict[int | str, int] = {}
+    clauses: dict[str, int | None] = {}
+    recent: dict[int, int] = {}
     best, chosen = 0, -1
     for found in re.finditer(either, low) if either else ():
         start, end = found.span()
-        if _goes_on(low, start) or _goes_on(low, end):
+        if (written := found[0]) not in clauses:
+            # None for "filename", which is not "file name".
+            clauses[written] = sought.get(tuple(analyzers.words(written)))
+        clause = clauses[written]
+        before, after = low[max(0, start - 1) : start], low[end : end + 1]
+        if clause is None or goes_on(before, written[0]) or goes_on(written[-1], after):
             continue
-        # A phrase with something else between its words counts for itself.
-        recent[clauses.get(found[0], found[0])] = start
+        recent[clause] = start
         near = sum(start - at < CHARACTERS for at in recent.values())
         if near > best:
             best, chosen = near, start
@@ -137,14 +144,6 @@ def part(text: str, sought: Mapping[tuple[str, ...], int]) -> tuple[int, int]:
     # Not within a word.
     start = text.find(" ", start, chosen) + 1 or start
     return start, min(len(text), chosen + _AROUND)
-
-
-def _goes_on(text: str, at: int) -> bool:
-    """Whether there is a word on both sides of a place; never where letters are words."""
-    if not 0 < at < len(text):
-        return False
-    before, after = text[at - 1], text[at]
-    return before.isalnum() and after.isalnum() and max(before, after) < _UNSPACED
 
 
 def opening(text: str) -> Runner:
