@@ -187,19 +187,21 @@ def test_what_a_marquee_moves_is_shown_and_stands_still(browser: Browser) -> Non
     assert (shown[10][10], shown[10][300]) == ((0, 0, 255), (0, 255, 0))
 
 
-def test_what_fades_in_is_shown(browser: Browser) -> None:
+def test_what_fades_in_is_shown_and_what_would_fade_out_later(browser: Browser) -> None:
     page = """
         <style>
           @keyframes k { from { opacity: 0 } }
+          @keyframes out { to { opacity: 0 } }
           body { margin: 0 }
           img { display: block; animation: k 9s }
           img + img { animation: k 2s 5s both }
+          img + img + img { animation: out 1s both paused }
         </style>
-        <img src="c.svg"><img src="c.svg">
+        <img src="c.svg"><img src="c.svg"><img src="c.svg">
     """
     done, _ = render(browser, {"": page, "c.svg": SQUARE.format(BLUE)})
     shown = pixels(done.image)
-    assert (shown[10][10], shown[50][10]) == ((0, 0, 255), (0, 0, 255))
+    assert [shown[y][10] for y in (10, 50, 90)] == [(0, 0, 255)] * 3
 
 
 def test_the_same_page_gives_the_same_bytes_also_in_another_browser(

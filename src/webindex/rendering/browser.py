@@ -96,7 +96,8 @@ _FLAGS: Final = (
 
 _STAND_STILL: Final = """
 for (const moving of document.getAnimations()) {
-  if (Number.isFinite(moving.effect?.getComputedTiming().endTime)) moving.finish();
+  const ends = Number.isFinite(moving.effect?.getComputedTiming().endTime);
+  if (ends && moving.playState !== "paused") moving.finish();
 }
 for (const moved of document.querySelectorAll("marquee")) {
   const still = moved.cloneNode();
@@ -464,9 +465,10 @@ class _Page:
     def _stand_still(self) -> None:
         """Have animations that end be at their end, and what a <marquee> moves at its left.
 
-        A page may fade in: at their beginning, its texts would not be seen. What a <marquee> moves
-        would stand there, or outside of it where its way begins: it is chance whether it was moved
-        before the picture. Only an element that never moved stands still.
+        A page may fade in: at their beginning, its texts would not be seen. An animation that the
+        page holds has not begun for its readers either. What a <marquee> moves would stand there,
+        or outside of it where its way begins: it is chance whether it was moved before the picture.
+        Only an element that never moved stands still.
         """
         world = self._call("Page.createIsolatedWorld", frameId=self._frame)
         context = world["executionContextId"]
