@@ -262,6 +262,20 @@ def test_scripts_do_not_run_unless_asked_for(browser: Browser, scripted: Browser
     assert (255, 0, 0) in colours(done.image) and site.asked == [SITE, SITE + "a.js"]
 
 
+@pytest.mark.parametrize("kind", ["", "sandbox=allow-scripts"])
+def test_a_frame_of_another_site_has_no_scripts_and_only_the_answers_it_is_given(
+    browser: Browser, kind: str
+) -> None:
+    html = f'<body style="margin:0"><iframe {kind} src="https://other.example/" style="border:0">'
+    site = Site({"": html, "c.svg": SQUARE.format(BLUE)})
+    site.files["https://other.example/"] = (
+        f'<body style="margin:0"><img src="{SITE}c.svg"><script>document.body.remove()</script>'
+    )
+    done = browser.render(SITE, site)
+    assert pixels(done.image)[10][10] == (0, 0, 255)
+    assert site.asked == [SITE, "https://other.example/", f"{SITE}c.svg"]
+
+
 def test_chromium_draws_no_page_of_its_own_beside_one(browser: Browser) -> None:
     """They cost more than the page; if this fails with a new Chromium, see the features off."""
     render(browser, {"": "<p>words"})

@@ -44,9 +44,6 @@ _NOBODY: Final = 65534
 _LAUNCH_SECONDS: Final = 60.0
 _FOLDERS: Final = "webindex-renderer-"
 _OFF: Final = (
-    # Frames of other sites in one process: all requests are then seen in one place.
-    "IsolateOrigins",
-    "site-per-process",
     "Translate",
     "OptimizationHints",
     "MediaRouter",
@@ -68,6 +65,9 @@ _FLAGS: Final = (
     "--disable-component-update",
     "--disable-sync",
     "--disable-extensions",
+    # Frames of other sites, and those in a sandbox, in the process of their page: a frame with one
+    # of its own has its scripts, and its requests are not seen.
+    "--disable-site-isolation-trials",
     "--disable-dev-shm-usage",
     "--disable-quic",
     "--disable-domain-reliability",
