@@ -204,6 +204,23 @@ def test_what_fades_in_is_shown_and_what_would_fade_out_later(browser: Browser) 
     assert [shown[y][10] for y in (10, 50, 90)] == [(0, 0, 255)] * 3
 
 
+def test_what_fades_in_or_moves_in_a_frame_or_a_shadow_is_shown(browser: Browser) -> None:
+    style = "<style>@keyframes k { from { opacity: 0 } } body, img { margin: 0; display: block }"
+    fades = f'{style}</style><img src="{SITE}c.svg" style="animation: k 9s">'
+    site = Site(
+        {
+            "": f"{style} iframe {{ display: block; border: 0; height: 40px }}</style>"
+            '<iframe src="fades.html"></iframe><iframe src="https://other.example/"></iframe>'
+            f"<div><template shadowrootmode=open>{fades}</template></div>",
+            "fades.html": fades,
+            "c.svg": SQUARE.format(BLUE),
+        }
+    )
+    site.files["https://other.example/"] = f'{style}</style><marquee><img src="{SITE}c.svg">'
+    shown = pixels(browser.render(SITE, site).image)
+    assert [shown[y][10] for y in (10, 50, 90)] == [(0, 0, 255)] * 3
+
+
 def test_the_same_page_gives_the_same_bytes_also_in_another_browser(
     browser: Browser, executable: str
 ) -> None:

@@ -26,7 +26,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2b
@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from webindex.errors import NoBrowserError, RenderError
-from webindex.rendering.devtools import Connection
+from webindex.rendering.devtools import Connection, RefusedError
 
 __all__ = ["Answer", "Bounds", "Browser", "Rendered", "find_browser"]
 
@@ -95,16 +95,20 @@ _FLAGS: Final = (
 )
 
 _STAND_STILL: Final = """
-for (const moving of document.getAnimations()) {
-  const ends = Number.isFinite(moving.effect?.getComputedTiming().endTime);
-  if (ends && moving.playState !== "paused") moving.finish();
-}
-for (const moved of document.querySelectorAll("marquee")) {
-  const still = moved.cloneNode();
-  still.setAttribute("scrollamount", "0");
-  still.append(...moved.childNodes);
-  moved.replaceWith(still);
-}
+const stand = (root) => {
+  for (const moving of root.getAnimations()) {
+    const ends = Number.isFinite(moving.effect?.getComputedTiming().endTime);
+    if (ends && moving.playState !== "paused") moving.finish();
+  }
+  for (const moved of root.querySelectorAll("marquee")) {
+    const still = moved.cloneNode();
+    still.setAttribute("scrollamount", "0");
+    still.append(...moved.childNodes);
+    moved.replaceWith(still);
+  }
+  for (const one of root.querySelectorAll("*")) if (one.shadowRoot) stand(one.shadowRoot);
+};
+stand(document);
 """
 
 _SETTINGS: Final = blake2b(" ".join([*_FLAGS, _STAND_STILL]).encode(), digest_size=4).hexdigest()
@@ -470,9 +474,12 @@ class _Page:
         or outside of it where its way begins: it is chance whether it was moved before the picture.
         Only an element that never moved stands still.
         """
-        world = self._call("Page.createIsolatedWorld", frameId=self._frame)
-        context = world["executionContextId"]
-        self._call("Runtime.evaluate", expression=_STAND_STILL, contextId=context)
+        for frame in _frames(self._call("Page.getFrameTree")["frameTree"]):
+            # One may be elsewhere, or gone, by now.
+            with contextlib.suppress(RefusedError):
+                world = self._call("Page.createIsolatedWorld", frameId=frame)
+                context = world["executionContextId"]
+                self._call("Runtime.evaluate", expression=_STAND_STILL, contextId=context)
 
     def _screenshot(self, height: int, scale: float) -> bytes:
         clip = {"x": 0, "y": 0, "width": self._bounds.width, "height": height, "scale": scale}
@@ -544,6 +551,13 @@ class _Page:
 
     def _refuse(self, number: str, session: str | None) -> None:
         self._pipe.send("Fetch.failRequest", session, requestId=number, errorReason="Aborted")
+
+
+def _frames(tree: Mapping[str, Any]) -> Iterator[str]:
+    """The ids of a frame and of those in it."""
+    yield tree["frame"]["id"]
+    for one in tree.get("childFrames", ()):
+        yield from _frames(one)
 
 
 # --- Surroundings -----------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from webindex.errors import RenderError
 
-__all__ = ["Connection"]
+__all__ = ["Connection", "RefusedError"]
 
 Event = Callable[[str, Mapping[str, Any], str | None], None]
 """Called with an event's method, its parameters and its session."""
@@ -25,6 +25,10 @@ _LOOK: Final = 0.2
 _READ: Final = 1 << 20
 MOST_MESSAGE: Final = 256 << 20
 """Bytes of one message; a screenshot of the largest size is far below."""
+
+
+class RefusedError(RenderError):
+    """The browser does not do what a command says, as in a frame that is gone."""
 
 
 class Connection:
@@ -72,15 +76,15 @@ class Connection:
     ) -> Mapping[str, Any]:
         """Send a command, handle events until its reply arrives, and return its result.
 
-        Raises RenderError if the browser refuses it or ends, TimeoutError if it has not replied
-        at `until`, a time of `time.monotonic`.
+        Raises RefusedError if the browser refuses it, RenderError if it ends, TimeoutError if it
+        has not replied at `until`, a time of `time.monotonic`.
         """
         number = self.send(method, session, **parameters)
         self._wanted.add(number)
         self.wait(lambda: number in self._replies, until=until)
         reply = self._replies.pop(number)
         if "error" in reply:
-            raise RenderError(f"The browser refused {method}: {reply['error'].get('message')}.")
+            raise RefusedError(f"The browser refused {method}: {reply['error'].get('message')}.")
         result: Mapping[str, Any] = reply.get("result", {})
         return result
 
