@@ -169,6 +169,15 @@ def test_completions_are_chosen_by_keys_and_move_nothing(
     assert browser.ask("window.shifted") == []
     field.send_keys("l")
     wait_until(lambda: browser.one("#completions").is_displayed(), what="completions again")
+    # Both within one turn of the browser, and so before the completions of what was typed.
+    browser.driver.execute_script(
+        "const field = document.querySelector('#q'); field.value = 'create tables'; "
+        "field.dispatchEvent(new Event('input', {bubbles: true})); field.dispatchEvent("
+        "new KeyboardEvent('keydown', {key: 'Escape', bubbles: true}))"
+    )
+    assert field.get_attribute("value") == "create tables", "none of its letters is lost"
+    field.send_keys(Keys.BACKSPACE)
+    wait_until(lambda: browser.one("#completions").is_displayed(), what="completions of table")
     field.send_keys(Keys.ARROW_DOWN)
     chosen = field.get_attribute("value")
     browser.follow(lambda: field.send_keys(Keys.ENTER))

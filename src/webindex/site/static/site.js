@@ -30,6 +30,8 @@
   }
 
   function choose(place) {
+    clearTimeout(timer);
+    if (asked) asked.abort();
     const items = [...list.children];
     chosen = place < -1 ? items.length - 1 : place >= items.length ? -1 : place;
     items.forEach((item, at) => item.setAttribute("aria-selected", String(at === chosen)));
@@ -64,7 +66,6 @@
   }
 
   async function complete() {
-    typed = field.value;
     asked = new AbortController();
     try {
       const answer = await fetch(`/complete.json?q=${encodeURIComponent(typed)}`, { signal: asked.signal });
@@ -82,6 +83,7 @@
     field.setAttribute("aria-controls", list.id);
     field.setAttribute("aria-expanded", "false");
     field.addEventListener("input", () => {
+      typed = field.value;
       clearTimeout(timer);
       if (asked) asked.abort();
       timer = setTimeout(complete, WAIT_MS);
