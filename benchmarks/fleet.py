@@ -235,11 +235,13 @@ def run(console: Console, *, quick: bool) -> None:
     found = conditions()
     fleets = []
     with temporary_folder() as folder:
+        # Said by lines: a moving display would compute in the process that is measured, and more
+        # than an idle fleet's driver.
         for workers in sizes:
-            with console.status(f"A fleet of {workers} workers …"):
-                fleets.append(measure(folder, workers, seconds, changes))
-        with console.status("Jobs that wait …"):
-            waiting = measure_jobs(folder, 16 if quick else JOBS, seconds)
+            console.log(f"A fleet of {workers} workers …")
+            fleets.append(measure(folder, workers, seconds, changes))
+        console.log("Jobs that wait …")
+        waiting = measure_jobs(folder, 16 if quick else JOBS, seconds)
     grid = Grid("", *(f"{one.workers} workers" for one in fleets), box=SIMPLE_HEAD)
     for column in grid.columns[1:]:
         column.justify = "right"

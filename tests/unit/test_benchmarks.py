@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +18,7 @@ from rich.console import Console
 
 import percola
 from benchmarks import __main__ as main
-from benchmarks import checker, exporters, locked_cells, maintenance, measure, repeated
+from benchmarks import checker, exporters, fleet, locked_cells, maintenance, measure, repeated
 from benchmarks.articles import Judged
 from benchmarks.corpus import CorpusError, given
 from benchmarks.crawl import crawled_again, multiplied, recaptured, sample, write_warc
@@ -129,6 +130,26 @@ def test_an_exporters_processor_time_is_that_of_its_export_and_not_of_its_start(
     pipe = MagicMock()
     exporters._export(pipe, "repository", "url", {0})
     assert [one.args for one in pipe.send.call_args_list] == [("ready",), (2.0,)]
+
+
+def test_nothing_of_the_benchmark_computes_beside_an_idle_fleet(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    beside: list[list[threading.Thread]] = []
+
+    def look(*_: object) -> fleet.Jobs:
+        beside.append([one for one in threading.enumerate() if one not in before])
+        if len(beside) == 2:
+            raise StageError("That was all.")
+        return fleet.Jobs(1, 1.0, 1.0, 1.0, (1, 1), 1.0)
+
+    monkeypatch.setattr(measure, "OUTPUT", tmp_path)
+    monkeypatch.setattr(fleet, "measure", look)
+    monkeypatch.setattr(fleet, "measure_jobs", look)
+    before = threading.enumerate()
+    with pytest.raises(StageError, match="That was all"):
+        fleet.run(Console(quiet=True), quick=True)
+    assert beside == [[], []]
 
 
 def test_figures_of_an_earlier_run_stay_if_there_is_no_room_for_new_ones(
