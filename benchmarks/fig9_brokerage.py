@@ -169,7 +169,7 @@ class PercolaBrokerage:
             funds = now.get_many((balance, key(one)) for one in own)
             return list(zip(funds, (self._value(now, one) for one in own), strict=True))
 
-    def market_watch(self, account: int) -> object:
+    def market_watch(self, account: int) -> int:
         """The value of what an account holds."""
         with self._repo.snapshot() as now:
             return self._value(now, account)
@@ -181,10 +181,13 @@ class PercolaBrokerage:
         prices = now.get_many((price, security) for security, _ in rows)
         return sum(many * (at or 0) for (_, many), at in zip(rows, prices, strict=True))
 
-    def security_detail(self, security: int) -> object:
-        """All about a security."""
+    def security_detail(self, security: int) -> tuple[str, int]:
+        """The name of a security and its price, out of all that is stored about it."""
         with self._repo.snapshot() as now:
-            return now.get_row(securities, key(security)), now.get_row(last_trades, key(security))
+            row = now.get_row(securities, key(security))
+            last = now.get_row(last_trades, key(security))
+            assert row is not None and last is not None
+            return row[name], last[price]
 
 
 def load(repo: Repository, size: Size) -> None:
@@ -215,7 +218,7 @@ def facts(repo: Repository) -> Facts:
         return int(number), trade
 
     with repo.snapshot() as now:
-        found = Facts({}, set(), {}, {}, {}, [], {})
+        found = Facts({}, set(), {}, {}, {}, [], {}, {})
         for row in now.scan(trades):
             account, security, shares = row[order]
             at = row.get(done)
@@ -223,7 +226,9 @@ def facts(repo: Repository) -> Facts:
         for row in now.scan(trade_history):
             trade, _, status = row.key.partition("/")
             found.history.add((trade, status))
-        found.ticks = sum(row.get(volume) or 0 for row in now.scan(last_trades))
+        for row in now.scan(last_trades):
+            found.prices[int(row.key)] = row[price]
+            found.ticks += row.get(volume) or 0
         found.balances = {int(row.key): row[balance] for row in now.scan(accounts)}
         found.cash = {row.key: row[paid] for row in now.scan(cash)}
         for row in now.scan(holdings):

@@ -88,20 +88,20 @@ class Brokerage(Protocol):
     def market_feed(self, ticks: Sequence[tuple[int, int]]) -> None:
         """Record new prices: (security, price)."""
 
-    def trade_lookup(self, security: int) -> Sequence[object]:
-        """The recent trades of a security."""
+    def trade_lookup(self, security: int) -> Sequence[Sequence[Any]]:
+        """The recent trades of a security, the newest first; second is the price, if completed."""
 
-    def trade_status(self, account: int) -> Sequence[object]:
-        """The recent trades of an account, with their status."""
+    def trade_status(self, account: int) -> Sequence[Sequence[Any]]:
+        """The recent trades of an account, likewise."""
 
-    def customer_position(self, customer: int) -> Sequence[object]:
-        """The cash and the value of the holdings of each account of a customer."""
+    def customer_position(self, customer: int) -> Sequence[Sequence[Any]]:
+        """The accounts of a customer; last are the cash and the value of the holdings of each."""
 
-    def market_watch(self, account: int) -> object:
+    def market_watch(self, account: int) -> Any:
         """The value of the securities that an account holds."""
 
-    def security_detail(self, security: int) -> object:
-        """All about a security."""
+    def security_detail(self, security: int) -> Sequence[Any]:
+        """The name of a security and its price."""
 
 
 @dataclass
@@ -192,6 +192,7 @@ class Facts:
         history: (trade, status), for each change of status.
         changes: (account, security, trade, quantity); opening holdings have the trade "".
         brokers: commission and number of trades of each.
+        prices: the last price of each security.
         ticks: how many prices Market-Feeds have recorded, by the volumes of all securities.
         by_account, by_security: the secondary indexes, (key, trade); None: the database's own.
     """
@@ -203,6 +204,7 @@ class Facts:
     holdings: dict[tuple[int, int], int]
     changes: list[tuple[int, int, str, int]]
     brokers: dict[int, tuple[int, int]]
+    prices: dict[int, int]
     ticks: int = 0
     by_account: set[tuple[int, str]] | None = None
     by_security: set[tuple[int, str]] | None = None
@@ -245,20 +247,38 @@ def check(facts: Facts, size: Size, orders: int, results: int, feeds: int | None
 
 
 def check_reads(brokerage: Brokerage, facts: Facts, size: Size) -> None:
-    """Raise InvariantError unless transactions that only read find as many rows as there are.
+    """Raise InvariantError unless transactions that only read find what there is.
 
     One that finds nothing would be the fastest of all, and change no invariant.
     """
-    of_account = Counter(account for account, *_ in facts.trades.values())
-    of_security = Counter(security for _, security, *_ in facts.trades.values())
+    of_account: dict[int, list[int | None]] = defaultdict(list)
+    of_security: dict[int, list[int | None]] = defaultdict(list)
+    for _, (account, security, _, price, is_completed) in sorted(facts.trades.items()):
+        for trades in (of_account[account], of_security[security]):
+            trades.append(price if is_completed else None)
+    worth: Counter[int] = Counter()
+    for (account, security), quantity in facts.holdings.items():
+        worth[account] += quantity * facts.prices[security]
     for account in range(0, size.accounts, max(1, size.accounts // _LOOKED_UP)):
-        found = brokerage.trade_status(account)
-        _same("trades in a Trade-Status", len(found), min(RECENT, of_account[account]))
-        found = brokerage.customer_position(account // ACCOUNTS)
+        _recent("Trade-Status", brokerage.trade_status(account), of_account[account])
+        _same("values in a Market-Watch", brokerage.market_watch(account), worth[account])
+        customer = account // ACCOUNTS
+        found = brokerage.customer_position(customer)
         _same("accounts in a Customer-Position", len(found), ACCOUNTS)
+        own = range(customer * ACCOUNTS, (customer + 1) * ACCOUNTS)
+        positions = sorted((facts.balances[one], worth[one]) for one in own)
+        told = sorted((one[-2], one[-1]) for one in found)
+        _same("cash and values in a Customer-Position", told, positions)
     for security in range(0, size.securities, max(1, size.securities // _LOOKED_UP)):
-        found = brokerage.trade_lookup(security)
-        _same("trades in a Trade-Lookup", len(found), min(RECENT, of_security[security]))
+        _recent("Trade-Lookup", brokerage.trade_lookup(security), of_security[security])
+        detail = tuple(brokerage.security_detail(security))
+        wanted = (f"Security {security}", facts.prices[security])
+        _same("names and prices in a Security-Detail", detail, wanted)
+
+
+def _recent(what: str, found: Sequence[Sequence[Any]], prices: Sequence[int | None]) -> None:
+    _same(f"trades in a {what}", len(found), min(RECENT, len(prices)))
+    _same(f"prices in a {what}", [one[1] for one in found], list(prices[:RECENT]))
 
 
 def _same(what: str, found: Any, wanted: Any) -> None:

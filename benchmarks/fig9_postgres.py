@@ -157,15 +157,15 @@ class PostgresBrokerage:
         found: list[Any] = self._again(lambda: self._do(statement, *values).fetchall())
         return found
 
-    def trade_lookup(self, security: int) -> Sequence[object]:
+    def trade_lookup(self, security: int) -> list[Any]:
         """The recent trades of a security."""
         return self._all(_RECENT.format("security"), security, RECENT)
 
-    def trade_status(self, account: int) -> Sequence[object]:
+    def trade_status(self, account: int) -> list[Any]:
         """The recent trades of an account."""
         return self._all(_RECENT.format("account"), account, RECENT)
 
-    def customer_position(self, customer: int) -> Sequence[object]:
+    def customer_position(self, customer: int) -> list[Any]:
         """Cash and value of each account of a customer."""
         first = customer * ACCOUNTS
         return self._all(
@@ -176,16 +176,17 @@ class PostgresBrokerage:
             first + ACCOUNTS - 1,
         )
 
-    def market_watch(self, account: int) -> object:
+    def market_watch(self, account: int) -> Any:
         """The value of what an account holds."""
-        return self._all(_VALUE, account)
+        return self._all(_VALUE, account)[0][0]
 
-    def security_detail(self, security: int) -> object:
-        """All about a security."""
-        return self._all(
+    def security_detail(self, security: int) -> tuple[str, int]:
+        """The name of a security and its price, out of all that is stored about it."""
+        ((_, name, price, _),) = self._all(
             "select * from securities join last_trades using (security) where security = %s",
             security,
         )
+        return name, price
 
 
 def load(cursor: Any, size: Size) -> None:
@@ -221,6 +222,7 @@ def facts(cursor: Any) -> Facts:
         {(account, security): quantity for account, security, quantity in rows("holdings")},
         rows("holding_history"),
         {broker: (cents, count) for broker, cents, count in rows("brokers")},
+        {security: price for security, price, _ in rows("last_trades")},
         sum(volume for _, _, volume in rows("last_trades")),
     )
 

@@ -103,12 +103,16 @@ def test_an_observer_that_leaves_out_a_client_is_found() -> None:
     ("mistake", "told"),
     [
         ("", ""),
-        ("by_account", "Trade-Status"),
-        ("by_security", "Trade-Lookup"),
-        ("accounts", "Customer-Position"),
+        ("by_account", "The trades in a Trade-Status are not .*: 0 and not"),
+        ("by_security", "The trades in a Trade-Lookup are not .*: 0 and not"),
+        ("accounts", "The accounts in a Customer-Position are not .*: 0 and not"),
+        ("done", "The prices in a Trade-Status are"),
+        ("holdings", "The values in a Market-Watch are not .*: 0 and not"),
+        ("balance", "The cash and values in a Customer-Position are"),
+        ("price", "The names and prices in a Security-Detail are"),
     ],
 )
-def test_reads_that_find_nothing_are_found(
+def test_reads_that_do_not_find_what_there_is_are_found(
     monkeypatch: pytest.MonkeyPatch, mistake: str, told: str
 ) -> None:
     with percola.open("memory:", fig9.SCHEMA) as repo:
@@ -120,13 +124,16 @@ def test_reads_that_find_nothing_are_found(
         facts = fig9.facts(repo)
         if mistake == "accounts":
             monkeypatch.setattr(brokerage, "customer_position", lambda _: [])
+        elif mistake == "price":
+            monkeypatch.setattr(brokerage, "security_detail", lambda _: ("Security 0", 1))
         elif mistake:
-            # By a wrong prefix, which no row has.
-            monkeypatch.setattr(fig9, mistake, fig9.cash)
+            # Another table or column, which has no such row.
+            other = fig9.paid if mistake in ("done", "balance") else fig9.cash
+            monkeypatch.setattr(fig9, mistake, other)
         if not told:
             check_reads(brokerage, facts, SIZE)
         else:
-            with pytest.raises(InvariantError, match=f"in a {told} are not .*: 0 and not"):
+            with pytest.raises(InvariantError, match=told):
                 check_reads(brokerage, facts, SIZE)
 
 
@@ -226,7 +233,7 @@ class Connection:
         return (1, 2, 3, 4)
 
     def fetchall(self) -> list[tuple[int, ...]]:
-        return []
+        return [(1, 2, 3, 4)]
 
     def __enter__(self) -> Connection:
         return self
