@@ -277,7 +277,8 @@ def run(console: Console, *, quick: bool, documents: int | None = None) -> None:
         for name, measure in peers.items():
             comparison.attempt(name, measure)
         comparison.spark(labels)
-    finish(console, comparison, shape, output_name("fig7", quick=quick), found)
+    name = "fig7" if documents is None else f"fig7-{documents}"
+    finish(console, comparison, shape, output_name(name, quick=quick), found)
 
 
 def finish(

@@ -307,7 +307,8 @@ def run(console: Console, *, quick: bool, stores: Sequence[str] = DEFAULT_STORES
             locked = sizes(store, quick=quick)
             found[store] = measure(repo, store, locked, pairs, seconds, console)
         console.print(table(store, found[store]))
-    name = output_name("locked_cells", quick=quick)
+    which = () if tuple(stores) == DEFAULT_STORES else stores
+    name = output_name("-".join(["locked_cells", *map(str.lower, which)]), quick=quick)
     picture = OUTPUT / f"{name}.png"
     plot(found, picture)
     figures = [line.to_json() for lines in found.values() for line in lines]

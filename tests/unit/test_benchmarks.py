@@ -18,7 +18,7 @@ from rich.console import Console
 
 import percola
 from benchmarks import __main__ as main
-from benchmarks import checker, exporters, fleet, locked_cells, maintenance, measure, repeated
+from benchmarks import checker, exporters, fig7, fleet, locked_cells, maintenance, measure, repeated
 from benchmarks.articles import Judged
 from benchmarks.corpus import CorpusError, given
 from benchmarks.crawl import crawled_again, multiplied, recaptured, sample, write_warc
@@ -169,6 +169,31 @@ def test_figures_of_an_earlier_run_stay_if_there_is_no_room_for_new_ones(
         measure.write_json("one", {"figures": [4, 5, 6]})
     assert kept.read_text() == before
     assert list(tmp_path.iterdir()) == [kept]
+
+
+def test_a_run_of_another_size_or_on_other_stores_leaves_the_figures_of_a_whole_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for module in (measure, fig7, locked_cells):
+        monkeypatch.setattr(module, "OUTPUT", tmp_path)
+    comparison = MagicMock()
+    comparison.return_value.documents.keys.return_value = [(1, 2, 3)]
+    monkeypatch.setattr(fig7, "Comparison", comparison)
+    monkeypatch.setattr(fig7.fig7_percola, "Clustering", MagicMock())
+    finish = MagicMock()
+    monkeypatch.setattr(fig7, "finish", finish)
+    for documents in (None, 1000):
+        fig7.run(Console(quiet=True), quick=True, documents=documents)
+    assert [one.args[3] for one in finish.call_args_list] == ["fig7-quick", "fig7-1000-quick"]
+    for name in ("opened", "measure", "table", "plot"):
+        monkeypatch.setattr(locked_cells, name, MagicMock())
+    locked_cells.measure.return_value = []  # type: ignore[attr-defined]
+    console = Console(quiet=True)
+    locked_cells.run(console, quick=False)
+    locked_cells.run(console, quick=False, stores=["memory", "LMDB"])
+    locked_cells.run(console, quick=False, stores=["HBase"])
+    found = {one.name for one in tmp_path.glob("*.json")}
+    assert found == {"locked_cells.json", "locked_cells-hbase.json"}
 
 
 def test_pages_that_are_not_held_out_do_not_stand_in_for_packages_that_cannot_be_had() -> None:
