@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,16 +44,16 @@ _WAIT_SECONDS: Final = 7_200
 
 
 @contextmanager
-def _workers(folder: Path, repo: Repository) -> Iterator[None]:
-    """Two worker processes, which have begun to work when the block begins."""
+def _workers(folder: Path, repo: Repository) -> Iterator[subprocess.Popen[bytes]]:
+    """Two worker processes, which have begun to work when the block begins; their parent."""
     before = read_reports(repo.context.store).keys()
     words = [sys.executable, "-m", "percola.cli", "--repo", str(folder), "worker"]
     words += ["queries:OBSERVERS", "--threads", "1", "--processes", str(WORKERS)]
     words += ["--durability", "relaxed"]
     running = subprocess.Popen(words, cwd=EXAMPLE, stdout=subprocess.DEVNULL)
     try:
-        _wait(lambda: len(read_reports(repo.context.store).keys() - before) >= WORKERS)
-        yield
+        _wait(lambda: len(read_reports(repo.context.store).keys() - before) >= WORKERS, running)
+        yield running
     finally:
         running.terminate()
         try:
@@ -62,9 +63,13 @@ def _workers(folder: Path, repo: Repository) -> Iterator[None]:
             running.wait()
 
 
-def _wait(done: Callable[[], bool]) -> None:
+def _wait(done: Callable[[], bool], workers: subprocess.Popen[bytes]) -> None:
     began = time.perf_counter()
     while not done():
+        if workers.poll() is not None:
+            raise PeerError(
+                f"The workers have ended with exit code {workers.returncode}; their error is above."
+            )
         if time.perf_counter() > began + _WAIT_SECONDS:
             raise PeerError(f"The workers had not finished after {_WAIT_SECONDS} s.")
         time.sleep(0.05)
@@ -91,10 +96,15 @@ def run(console: Console, *, quick: bool) -> None:
             spark_session("local[2]", app="benchmark", config=config) as spark,
         ):
 
-            def measure(name: str, change: Callable[[], int], began: float) -> None:
+            def measure(
+                name: str,
+                change: Callable[[], int],
+                began: float,
+                workers: subprocess.Popen[bytes],
+            ) -> None:
                 with console.status(f"TPC-H by recipes: {name} …"):
                     rows = change()
-                    _wait(repo.is_idle)
+                    _wait(repo.is_idle, workers)
                     seconds = time.perf_counter() - began
                     lines = compare.compare(spark, repo)
                 if wrong := [line for line in lines if not line.endswith("equal")]:
@@ -106,10 +116,10 @@ def run(console: Console, *, quick: bool) -> None:
 
             loaded = load.load(repo, data)
             began = time.perf_counter()  # Both start meanwhile, and the first one works already.
-            with _workers(place, repo):
-                measure("load", lambda: loaded, began)
-                measure("RF1", lambda: refresh.insert(repo, orders), time.perf_counter())
-                measure("RF2", lambda: refresh.delete(repo, orders), time.perf_counter())
+            with _workers(place, repo) as workers:
+                measure("load", lambda: loaded, began, workers)
+                for name, change in (("RF1", refresh.insert), ("RF2", refresh.delete)):
+                    measure(name, partial(change, repo, orders), time.perf_counter(), workers)
             for name, runner in (("check", None), ("check on Spark", OnSpark(spark, repo))):
                 more: Any = {} if runner is None else {"runner": runner}
                 began = time.perf_counter()

@@ -18,7 +18,17 @@ from rich.console import Console
 
 import percola
 from benchmarks import __main__ as main
-from benchmarks import checker, exporters, fig7, fleet, locked_cells, maintenance, measure, repeated
+from benchmarks import (
+    checker,
+    exporters,
+    fig7,
+    fleet,
+    locked_cells,
+    maintenance,
+    measure,
+    repeated,
+    tpch_recipes,
+)
 from benchmarks.articles import Judged
 from benchmarks.corpus import CorpusError, given
 from benchmarks.crawl import crawled_again, multiplied, recaptured, sample, write_warc
@@ -33,8 +43,10 @@ from benchmarks.measure import (
     shares,
     throughput,
 )
+from benchmarks.postgres import PeerError
 from benchmarks.processes import StageError
 from benchmarks.stages import Stage, Stages
+from percola import Table
 from percola.cells import Op, decode_write
 from percola.store.walks import scan_writes
 from webindex.crawl.warc import Capture, read_captures
@@ -194,6 +206,19 @@ def test_a_run_of_another_size_or_on_other_stores_leaves_the_figures_of_a_whole_
     locked_cells.run(console, quick=False, stores=["HBase"])
     found = {one.name for one in tmp_path.glob("*.json")}
     assert found == {"locked_cells.json", "locked_cells-hbase.json"}
+
+
+def test_workers_of_tpch_that_have_ended_are_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(tpch_recipes, "EXAMPLE", tmp_path)  # There is no module queries.
+    monkeypatch.setattr(tpch_recipes, "_WAIT_SECONDS", 60)
+    with (
+        percola.open(tmp_path / "repo", [Table("docs")]) as repo,
+        pytest.raises(PeerError, match="workers have ended with exit code 1; their error"),
+        tpch_recipes._workers(tmp_path / "repo", repo),
+    ):
+        pass
 
 
 def test_pages_that_are_not_held_out_do_not_stand_in_for_packages_that_cannot_be_had() -> None:
