@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Self
@@ -164,7 +164,7 @@ def zookeeper(folder: Path) -> Iterator[str]:
     server = cluster.process("zookeeper")
     server.start()
     try:
-        _await_port(server.port)
+        _await_port(f"ZooKeeper, whose log is {server.log},", lambda: server.runs, server.port)
         yield cluster.quorum
     finally:
         server.kill()
@@ -190,7 +190,7 @@ def emulator(host: str = "127.0.0.1") -> Iterator[str]:
     before = os.environ.get("BIGTABLE_EMULATOR_HOST")
     os.environ["BIGTABLE_EMULATOR_HOST"] = f"{host}:{port}"
     try:
-        _await_port(port, host)
+        _await_port(program, lambda: process.poll() is None, port, host)
         yield f"{host}:{port}"
     finally:
         if before is None:
@@ -201,9 +201,13 @@ def emulator(host: str = "127.0.0.1") -> Iterator[str]:
         process.wait()
 
 
-def _await_port(port: int, host: str = "127.0.0.1") -> None:
+def _await_port(what: str, runs: Callable[[], bool], port: int, host: str = "127.0.0.1") -> None:
+    """Return once it listens there; ServerError if it does not, or does not run any more."""
     end = time.monotonic() + _DEADLINE
     while True:
+        # Asked first: what has ended may have left its port to another program.
+        if not runs():
+            raise ServerError(f"{what} ended at once instead of listening on port {port}.")
         with suppress(OSError), socket.create_connection((host, port), timeout=1):
             return
         if time.monotonic() > end:

@@ -104,6 +104,20 @@ def test_an_oracle_or_worker_that_ends_at_once_is_told_with_its_reason() -> None
         pass
 
 
+def test_an_emulator_that_ends_at_once_is_told_and_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    script = tmp_path / "scripts" / "bigtable_emulator.sh"
+    script.parent.mkdir()
+    script.write_text("#!/bin/sh\necho false\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(servers, "ROOT", tmp_path)
+    monkeypatch.setattr(servers, "_DEADLINE", 20.0)
+    because = "false ended at once instead of listening on port"
+    with pytest.raises(servers.ServerError, match=because), servers.emulator():
+        pass
+
+
 def test_if_the_second_oracle_does_not_start_the_first_one_is_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
