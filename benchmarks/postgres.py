@@ -7,6 +7,7 @@ It refuses to run as root, so there it runs as `postgres`, or else `nobody`.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pwd
 import shutil
@@ -24,6 +25,7 @@ from percola import PercolaError
 
 PEERS: Final = OUTPUT / "peers"
 CLIENT: Final = "psycopg[binary]==3.2.13"
+_UNPACKED: Final = "usr/lib/postgresql/*/bin/postgres"
 _DEADLINE: Final = 120.0
 _SETTINGS: Final = {
     "listen_addresses": "",
@@ -40,6 +42,15 @@ class PeerError(PercolaError):
     """A peer cannot be installed, or does not do its work."""
 
 
+@contextmanager
+def _alone(name: str) -> Iterator[None]:
+    """No other benchmark makes the same peer meanwhile: it would remove what this one has begun."""
+    PEERS.mkdir(parents=True, exist_ok=True)
+    with (PEERS / f"{name}.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def environment(name: str, packages: Sequence[str]) -> Path:
     """The Python of an environment of its own with these packages, made on its first use.
 
@@ -49,23 +60,24 @@ def environment(name: str, packages: Sequence[str]) -> Path:
     folder = PEERS / name
     python = folder / "bin" / "python"
     listed = folder / "packages.txt"
-    if listed.exists() and listed.read_text() == " ".join(packages):
-        return python
-    shutil.rmtree(folder, ignore_errors=True)
-    uv = Path(sys.executable).parent / "uv"
-    tool = str(uv) if uv.exists() else shutil.which("uv")
-    if tool is None:
-        raise PeerError("There is no uv to make an environment with: run 'make setup'.")
-    for command in (
-        [tool, "venv", "--quiet", "--python", sys.executable, str(folder)],
-        [tool, "pip", "install", "--quiet", "--python", str(python), *packages],
-    ):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            shutil.rmtree(folder, ignore_errors=True)
-            said = done.stderr.strip().splitlines()
-            raise PeerError(f"{name} cannot be installed: {said[-1] if said else command}")
-    listed.write_text(" ".join(packages))
+    with _alone(name):
+        if listed.exists() and listed.read_text() == " ".join(packages):
+            return python
+        shutil.rmtree(folder, ignore_errors=True)
+        uv = Path(sys.executable).parent / "uv"
+        tool = str(uv) if uv.exists() else shutil.which("uv")
+        if tool is None:
+            raise PeerError("There is no uv to make an environment with: run 'make setup'.")
+        for command in (
+            [tool, "venv", "--quiet", "--python", sys.executable, str(folder)],
+            [tool, "pip", "install", "--quiet", "--python", str(python), *packages],
+        ):
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                shutil.rmtree(folder, ignore_errors=True)
+                said = done.stderr.strip().splitlines()
+                raise PeerError(f"{name} cannot be installed: {said[-1] if said else command}")
+        listed.write_text(" ".join(packages))
     return python
 
 
@@ -77,10 +89,11 @@ def programs() -> Path:
     """
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda one: one.parent)
     if not found:
-        found = sorted((PEERS / "postgresql").glob("usr/lib/postgresql/*/bin/postgres"))
-    if not found:
-        _unpack(PEERS / "postgresql")
-        found = sorted((PEERS / "postgresql").glob("usr/lib/postgresql/*/bin/postgres"))
+        with _alone("postgresql"):
+            unpacked = PEERS / "postgresql"
+            if not list(unpacked.glob(_UNPACKED)):
+                _unpack(unpacked)
+            found = sorted(unpacked.glob(_UNPACKED))
     if not found:
         raise PeerError("PostgreSQL is missing: install it, on Debian with 'postgresql'.")
     return found[-1].parent

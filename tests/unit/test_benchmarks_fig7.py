@@ -8,6 +8,7 @@ import itertools
 import json
 import random
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
@@ -415,3 +416,31 @@ def test_a_server_that_is_unpacked_by_half_is_not_taken_for_one(
     with pytest.raises(KeyboardInterrupt):
         fig7.postgres._unpack(tmp_path / "peers" / "postgresql")
     assert not list((tmp_path / "peers").rglob("postgres"))
+
+
+def test_a_peer_is_installed_once_however_many_benchmarks_ask_for_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made: list[str] = []
+    given: list[Path] = []
+
+    def ask() -> None:
+        given.append(fig7.postgres.environment("peer", ["package"]))
+
+    other = threading.Thread(target=ask)
+
+    def run(command: Sequence[str], **_: object) -> Any:
+        made.append(command[1])
+        (tmp_path / "peer").mkdir(exist_ok=True)
+        if len(made) == 1:
+            other.start()
+            other.join(0.5)  # It waits for this one; if it did not, it would be through by then.
+        return MagicMock(returncode=0)
+
+    monkeypatch.setattr(fig7.postgres, "PEERS", tmp_path)
+    monkeypatch.setattr(fig7.postgres.subprocess, "run", run)
+    monkeypatch.setattr(fig7.postgres.shutil, "which", str)
+    ask()
+    other.join()
+    assert made == ["venv", "pip"]
+    assert given == [tmp_path / "peer" / "bin" / "python"] * 2
