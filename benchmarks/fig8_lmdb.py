@@ -35,7 +35,7 @@ from benchmarks.measure import (
     temporary_folder,
     write_json,
 )
-from percola import Table
+from percola import PercolaError, Table
 from percola.store.lmdb import driver
 
 ROWS: Final = 100_000
@@ -114,6 +114,7 @@ def open_player(number: int, count: int, folder: str, durability: str) -> Iterat
         open_raw(Path(folder), sync=sync) as raw,
         percola.open(Path(folder) / "percola", [_table], durability=durability) as repo,
     ):
+        check_reads(raw, repo, rows)
         tasks = _tasks(raw, repo)
         # No two processes write the same row: what is measured is the store, not conflicts.
         mine = [row for row in rows if row % count == number]
@@ -128,6 +129,16 @@ def open_player(number: int, count: int, folder: str, durability: str) -> Iterat
             return _run_for(tasks[task], batches[task], seconds)
 
         yield play
+
+
+def check_reads(raw: lmdb.Environment, repo: percola.Repository, rows: Sequence[int]) -> None:
+    """PercolaError unless what is read in a block is there: to read nothing would be faster."""
+    with raw.begin() as t:
+        found = [bytes(t.get(key) or b"") for key in _cut(rows, "raw read")[0]]
+    snapshot = repo.snapshot()
+    found += [snapshot.get(_column, row) or b"" for row in _cut(rows, "read")[0]]
+    if lost := sum(value != VALUE for value in found):
+        raise PercolaError(f"{lost:,} of {len(found):,} reads did not find what was written.")
 
 
 def _run_for(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 import threading
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import MagicMock
 from urllib.parse import urlsplit
 
@@ -22,6 +25,7 @@ from benchmarks import (
     checker,
     exporters,
     fig7,
+    fig8_lmdb,
     fleet,
     locked_cells,
     maintenance,
@@ -46,7 +50,7 @@ from benchmarks.measure import (
 from benchmarks.postgres import PeerError
 from benchmarks.processes import StageError
 from benchmarks.stages import Stage, Stages
-from percola import Table
+from percola import PercolaError, Table
 from percola.cells import Op, decode_write
 from percola.store.walks import scan_writes
 from webindex.crawl.warc import Capture, read_captures
@@ -360,6 +364,22 @@ def parsed(capture: Capture) -> Page:
 @pytest.fixture(scope="module")
 def pages() -> list[Capture]:
     return [one for one in sample() if 200 <= one.status < 300]
+
+
+@pytest.mark.parametrize("lacks", ["", "raw", "percola"])
+def test_reads_that_do_not_find_what_was_written_are_not_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lacks: str
+) -> None:
+    monkeypatch.setattr(fig8_lmdb, "ROWS", 1000)
+    monkeypatch.setattr(fig8_lmdb, "RENEWED", 100)
+    fig8_lmdb.fill(tmp_path)
+    if lacks:
+        shutil.rmtree(tmp_path / lacks)
+        found: Any = pytest.raises(PercolaError, match="1,000 of 2,000 reads did not find")
+    else:
+        found = nullcontext()
+    with found, fig8_lmdb.open_player(0, 1, str(tmp_path), "relaxed") as play:
+        assert play("read", 0.01)[0] > 0
 
 
 def test_each_copy_has_the_duplicates_and_links_of_the_sample_and_no_page_of_another(
