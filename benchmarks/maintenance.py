@@ -99,8 +99,8 @@ def _nothing(number: int) -> int:
     return number
 
 
-def _rate(name: str, address: str, target: str, *, spark: bool) -> float:
-    """Rows a second of a step, in a new process."""
+def _rate(name: str, address: str, target: str, rows: int, *, spark: bool) -> float:
+    """Rows a second of a step, in a new process. PercolaError unless it was about all rows."""
     line = [sys.executable, "-m", "benchmarks.maintenance", name, address, target]
     done = subprocess.run(
         [*line, MASTER if spark else ""], stdout=subprocess.PIPE, text=True, check=False
@@ -108,6 +108,11 @@ def _rate(name: str, address: str, target: str, *, spark: bool) -> float:
     if done.returncode:
         raise percola.PercolaError(f"{name} of {address} ended with status {done.returncode}.")
     found = json.loads(done.stdout)
+    if found["rows"] != rows:
+        where = f"by Spark of {address}" if spark else f"of {address}"
+        raise percola.PercolaError(
+            f"{name} {where} was about {found['rows']:,} rows, and there are {rows:,}."
+        )
     return float(found["rows"] / found["seconds"])
 
 
@@ -132,30 +137,31 @@ def run(console: Console, *, quick: bool) -> None:
             rates = []
             for spark in (False, True):
                 shutil.copytree(filled, folder / "used")
-                rates.append(_rate(name, str(folder / "used"), str(folder / "target"), spark=spark))
+                used, target = str(folder / "used"), str(folder / "target")
+                rates.append(_rate(name, used, target, rows, spark=spark))
                 for one in ("used", "target"):
                     shutil.rmtree(folder / one, ignore_errors=True)
             add(f"{name}, LMDB{' to LMDB' if name == 'copy' else ''}", *rates)
         with small_cluster(folder / "cluster") as cluster, ExitStack() as stack:
-            fewer = folder / "fewer"
-            fill(fewer, rows // _FEWER)
+            fewer, few = folder / "fewer", rows // _FEWER
+            fill(fewer, few)
             addresses = []
             for name in ("warm", "alone", "spark"):
                 store = f"{cluster.address}_{name}"
                 oracle = stack.enter_context(OracleProcess(store))
                 addresses.append(f"{store}?oracle={oracle.address}")
             # The servers' Java has just started: the first copy is for its compilers.
-            _rate("copy", str(fewer), addresses.pop(0), spark=False)
+            _rate("copy", str(fewer), addresses.pop(0), few, spark=False)
             turns = list(zip(addresses, (False, True), strict=True))
             add(
                 "copy, LMDB to HBase",
-                *(_rate("copy", str(fewer), address, spark=spark) for address, spark in turns),
+                *(_rate("copy", str(fewer), address, few, spark=spark) for address, spark in turns),
             )
             # Each on the copy of its own: once all rows are marked, to mark them is other work.
             for name in ("check", "rerun"):
                 add(
                     f"{name}, HBase",
-                    *(_rate(name, address, "", spark=spark) for address, spark in turns),
+                    *(_rate(name, address, "", few, spark=spark) for address, spark in turns),
                 )
     console.print(grid)
     console.print(f"{rows:,} rows, {rows // _FEWER:,} on HBase. On {conditions_line(found)}.")

@@ -52,6 +52,7 @@ from benchmarks.processes import StageError
 from benchmarks.stages import Stage, Stages
 from percola import PercolaError, Table
 from percola.cells import Op, decode_write
+from percola.ranges import HERE
 from percola.store.walks import scan_writes
 from webindex.crawl.warc import Capture, read_captures
 from webindex.page.pages import Page, parse
@@ -238,7 +239,7 @@ def test_maintenance_on_hbase_begins_warm_and_nothing_is_done_twice_to_a_reposit
 ) -> None:
     done: list[tuple[str, str]] = []
 
-    def rate(name: str, address: str, target: str, *, spark: bool) -> float:
+    def rate(name: str, address: str, target: str, rows: int, *, spark: bool) -> float:
         done.append((name, target if name == "copy" else address))
         return 2.0 + len(done) if spark else 1.0
 
@@ -254,6 +255,19 @@ def test_maintenance_on_hbase_begins_warm_and_nothing_is_done_twice_to_a_reposit
     assert len(done) == len(set(done)) == 3 + 2 + 2
     figures = json.loads((tmp_path / "maintenance-quick.json").read_text())["figures"]
     assert [one["spark"] for one in figures.values()] == [5.0, 7.0, 9.0]
+
+
+@pytest.mark.parametrize("name", maintenance.STEPS)
+def test_maintenance_is_measured_only_if_it_was_about_all_rows(tmp_path: Path, name: str) -> None:
+    maintenance.fill(tmp_path / "repo", 50)
+    address, target = str(tmp_path / "repo"), str(tmp_path / "target")
+    assert maintenance.step(name, address, target, HERE) == 50
+    told = MagicMock(returncode=0, stdout=json.dumps({"rows": 49, "seconds": 2.0}))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(maintenance, "subprocess", MagicMock(run=MagicMock(return_value=told)))
+        assert maintenance._rate(name, address, target, 49, spark=True) == 24.5
+        with pytest.raises(PercolaError, match=f"{name} by Spark of .* about 49 rows, .* are 50"):
+            maintenance._rate(name, address, target, 50, spark=True)
 
 
 def test_a_quick_run_of_the_checkers_leaves_the_figures_of_a_whole_one_and_tells_their_own_memory(
