@@ -131,7 +131,7 @@ def settled(repo: Repository, table: Table[Any] | str, *, all_locks: bool = Fals
     (`percola.transactions.settled`). With `all_locks` these stores read the entries of all cells
     that were ever locked, Bigtable the table. Raises UnknownTableError, StoreError.
     """
-    name = repo.table(table if isinstance(table, str) else table.name).name
+    name = _named_of(repo, table)
     return settled_up_to(repo.context, name, all_locks=all_locks)
 
 
@@ -141,7 +141,7 @@ def settle(repo: Repository, table: Table[Any] | str, upto: int) -> int:
     Raises UsageError if there is no such timestamp yet; LockTimeoutError if a live transaction
     takes too long; UnknownTableError, StoreError.
     """
-    name = repo.table(table if isinstance(table, str) else table.name).name
+    name = _named_of(repo, table)
     context = repo.context
     latest = context.oracle.read_timestamp()
     if not isinstance(upto, int) or isinstance(upto, bool) or not 0 <= upto <= latest:
@@ -157,8 +157,15 @@ def since(repo: Repository, table: Table[Any] | str) -> int:
     Raises NoFeedError if the table keeps no feed.
     """
     store = repo.context.store
-    name = repo.table(table if isinstance(table, str) else table.name).name
+    name = _named_of(repo, table)
     return max(_begun(store, name), store.safe_point())
+
+
+def _named_of(repo: Repository, table: object) -> str:
+    """The name of a table that is given itself or by its name; UsageError for anything else."""
+    if not isinstance(table, str | Table):
+        raise UsageError(f"{table!r} is neither a Table nor the name of one.")
+    return repo.table(table if isinstance(table, str) else table.name).name
 
 
 def _begun(store: Store, table: str) -> int:

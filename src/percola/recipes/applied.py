@@ -196,8 +196,8 @@ def check_source(name: str, source: object) -> None:
     """Check that something is a table whose rows may contribute; SchemaError if not."""
     if not isinstance(source, Table):
         raise SchemaError(
-            f"The source of the recipe {name!r} is {source!r}, which is no Table: pass the one that "
-            "your program declares."
+            f"The source of the recipe {name!r} is {source!r}, which is no Table: pass the one "
+            "that your program declares."
         )
 
 
