@@ -144,7 +144,7 @@ def test_what_cannot_be_asked_is_refused_with_a_sentence(repo: Repository) -> No
     ):
         with pytest.raises(UsageError, match=said):
             feed.changes(repo, bank, *asked)
-    wrong: Any = [*bank.members][0]
+    wrong: Any = next(iter(bank.members))
     for ask in (feed.since, feed.settled, lambda repo, table: feed.settle(repo, table, 0)):
         with pytest.raises(UsageError, match="is neither a Table nor the name of one"):
             ask(repo, wrong)
