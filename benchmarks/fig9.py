@@ -19,7 +19,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -118,17 +118,14 @@ class Process:
 
     def end(self, *, kill: bool = False) -> None:
         """Close its input, or kill it, and wait for its end."""
-        assert self._process.stdin is not None and self._process.stdout is not None
         if kill:
             self._process.kill()
-        with suppress(BrokenPipeError):
-            self._process.stdin.close()
+        # What nobody has read is read: a process whose pipe is full would not end.
         try:
-            self._process.wait(_DEADLINE)
+            self._process.communicate(timeout=_DEADLINE)
         except subprocess.TimeoutExpired:
             self._process.kill()
-            self._process.wait()
-        self._process.stdout.close()
+            self._process.communicate()
 
 
 def _drive(clients: Sequence[Process], seconds: float) -> list[dict[str, Any]]:

@@ -191,6 +191,16 @@ def test_a_worker_that_died_by_itself_is_an_error(
         benchmark.on_percola(str(tmp_path / "repository"), benchmark.PERCOLA[0], 1, 0.2)
 
 
+def test_a_process_with_more_to_say_than_a_pipe_holds_ends_by_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(benchmark, "_DEADLINE", 10.0)
+    program = "import sys; print('ready', flush=True); sys.stdin.read(); print('x' * 1_000_000)"
+    process = benchmark.Process([sys.executable, "-c", program])
+    process.end()
+    assert process._process.returncode == 0
+
+
 def test_a_client_that_died_by_itself_under_faults_is_an_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
