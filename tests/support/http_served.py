@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Thread
+from typing import Any
 
 import httpx
 from starlette.types import ASGIApp
@@ -13,9 +14,9 @@ from percola.serve import listen, make_server
 
 
 @contextmanager
-def running(app: ASGIApp) -> Iterator[httpx.Client]:
+def running(app: ASGIApp, **options: Any) -> Iterator[httpx.Client]:
     """Serve until the block ends; the client's `base_url` is the server's address."""
-    server = make_server(app)
+    server = make_server(app, **options)
     listening = listen("127.0.0.1", 0)
     address = f"http://127.0.0.1:{listening.getsockname()[1]}"
     thread = Thread(target=server.run, kwargs={"sockets": [listening]})

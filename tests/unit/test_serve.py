@@ -9,6 +9,8 @@ import logging
 import os
 import re
 import socket
+import ssl
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -664,19 +666,14 @@ def test_a_connection_that_waits_for_its_answer_is_kept_however_long_that_takes(
 ) -> None:
     looks: list[object] = []
     looked = asyncio.Event()
-    bounded = listening._bounded
+    kind: Any = listening._Connection
 
-    def counting(most: int) -> Any:
-        kind: Any = bounded(most)
-
-        class Counting(kind):  # type: ignore[misc]
-            def _has_asked(self) -> None:
-                looks.append(self)
-                super()._has_asked()
-                if len(looks) == 5:
-                    looked.set()
-
-        return Counting
+    class Counting(kind):  # type: ignore[misc]
+        def _has_asked(self) -> None:
+            looks.append(self)
+            super()._has_asked()
+            if len(looks) == 5:
+                looked.set()
 
     async def slow(scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http"  # Not the server's own start.
@@ -684,19 +681,40 @@ def test_a_connection_that_waits_for_its_answer_is_kept_however_long_that_takes(
         await Response("here")(scope, receive, send)
 
     monkeypatch.setattr(listening, "REQUEST_TIMEOUT", 0.02)
-    monkeypatch.setattr(listening, "_bounded", counting)
+    monkeypatch.setattr(listening, "_Connection", Counting)
     with running(slow) as client:
         assert client.get("/").text == "here"
+
+
+def _answer(connection: socket.socket) -> bytes:
+    """What is answered on a connection, which the server then closes."""
+    connection.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+    return b"".join(iter(lambda: connection.recv(4096), b""))
 
 
 def test_connections_beyond_the_most_are_closed_at_once_and_others_are_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(listening, "MOST_CONNECTIONS", 2)
-    with running(Response("here")) as client:
-        with _connected(client) as first, _connected(client), _connected(client) as third:
-            with suppress(ConnectionResetError):
-                assert third.recv(1) == b""
-            first.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
-            assert first.recv(12) == b"HTTP/1.1 200"
+    with running(Response("here")) as client, _connected(client) as first, _connected(client):
+        with _connected(client) as third, suppress(ConnectionResetError):
+            assert third.recv(1) == b""
+        assert _answer(first).endswith(b"here")
         assert client.get("/").text == "here"
+
+
+def test_connections_whose_tls_has_yet_to_begin_count_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, cert = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost"
+    subprocess.run([*make.split(), "-keyout", key, "-out", cert], check=True, capture_output=True)
+    context = ssl.create_default_context(cafile=cert)
+    context.check_hostname = False
+    monkeypatch.setattr(listening, "MOST_CONNECTIONS", 2)
+    server = running(Response("here"), tls_cert=cert, tls_key=key)
+    with server as client, _connected(client) as first, _connected(client):
+        with _connected(client) as third, suppress(ConnectionResetError):
+            assert third.recv(1) == b""
+        with context.wrap_socket(first) as greeted:
+            assert _answer(greeted).endswith(b"here")

@@ -70,13 +70,13 @@ def make_server(
                 f"The certificate {tls_cert} and the key {tls_key} cannot be used ({why}): TLS "
                 "takes a chain and its key, in PEM, the key without a password."
             ) from error
-    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return uvicorn.Server(
         uvicorn.Config(
             _ending_quietly(app),
-            http=_bounded(min(MOST_CONNECTIONS, files // 4)),
-            # So many more may be accepted before the first of them is counted.
-            backlog=min(_BACKLOG, files // 8),
+            http=_Connection,
+            # The other one that uvicorn knows accepts by itself, and not by what `listen` returns.
+            loop="asyncio",
+            backlog=_BACKLOG,
             log_config=None,
             access_log=False,
             server_header=False,
@@ -91,36 +91,48 @@ def make_server(
     )
 
 
-def _bounded(most: int) -> type[asyncio.Protocol]:
-    """Connections of which there are at most so many, and none that sends no request.
+class _Connection(_Protocol):  # type: ignore[misc]
+    """A connection that is closed if it sends no request; uvicorn waits for the first for ever."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        super().connection_made(transport)
+        self._seen: Any = None
+        self._look = asyncio.get_running_loop().call_later(REQUEST_TIMEOUT, self._has_asked)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._look.cancel()
+        super().connection_lost(exc)
+
+    def _has_asked(self) -> None:
+        """Close the connection unless there is a request, or was one since the last look."""
+        last = self.cycle
+        is_idle = last is None or last.response_complete or last.more_body
+        if last is self._seen and is_idle:
+            self.transport.close()
+            return
+        self._seen = last
+        self._look = asyncio.get_running_loop().call_later(REQUEST_TIMEOUT, self._has_asked)
+
+
+class _Listening(socket.socket):
+    """A listening socket of which at most so many connections are open; others are closed.
 
     Otherwise some that say nothing use up the files of the process: it then answers nobody, and
-    asyncio logs that without end.
+    asyncio logs that without end. They are counted here, as no protocol knows of those whose TLS
+    has yet to begin.
     """
 
-    class Connection(_Protocol):  # type: ignore[misc]
-        def connection_made(self, transport: asyncio.Transport) -> None:
-            super().connection_made(transport)
-            self._seen: Any = None
-            self._look = asyncio.get_running_loop().call_later(REQUEST_TIMEOUT, self._has_asked)
-            if len(self.connections) > most:
-                transport.abort()
+    most: int
+    _accepted: list[socket.socket] | None = None
 
-        def connection_lost(self, exc: Exception | None) -> None:
-            self._look.cancel()
-            super().connection_lost(exc)
-
-        def _has_asked(self) -> None:
-            """Close the connection unless there is a request, or was one since the last look."""
-            last = self.cycle
-            is_idle = last is None or last.response_complete or last.more_body
-            if last is self._seen and is_idle:
-                self.transport.close()
-                return
-            self._seen = last
-            self._look = asyncio.get_running_loop().call_later(REQUEST_TIMEOUT, self._has_asked)
-
-    return Connection
+    def accept(self) -> tuple[socket.socket, Any]:
+        made, address = super().accept()
+        self._accepted = [one for one in self._accepted or () if one.fileno() >= 0]
+        if len(self._accepted) >= self.most:
+            made.close()
+            raise BlockingIOError  # Others have a turn before the next one.
+        self._accepted.append(made)
+        return made, address
 
 
 def _ending_quietly(app: ASGIApp) -> ASGIApp:
@@ -173,11 +185,13 @@ def listen(host: str, port: int) -> socket.socket:
         )[0]
         # With an explicit protocol asyncio disables Nagle's algorithm; otherwise each response on
         # a persistent connection takes 40 ms longer.
-        listening = socket.socket(family, kind, protocol)
+        listening = _Listening(family, kind, protocol)
+        files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        listening.most = min(MOST_CONNECTIONS, files // 4)
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind(where)
-            listening.listen(128)
+            listening.listen(_BACKLOG)
         except BaseException:
             listening.close()
             raise
