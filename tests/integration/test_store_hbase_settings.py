@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from percola.oracle.embedded import EmbeddedOracle
 from percola.store.base import Condition, Delete, RowMutation
 from percola.store.hbase.client import Place
 from percola.store.hbase.jvm import java_class
-from percola.store.hbase.schema import ALL_FAMILIES, ENDPOINT
+from percola.store.hbase.schema import ALL_FAMILIES, ENDPOINT, check_version, create_tables
 from percola.store.hbase.store import HBaseStore
 from percola.store.hbase.wire import LOCK
 from percola.store.remote.shared_row import SHARED_TABLE
@@ -274,3 +275,40 @@ def test_a_quorum_where_nobody_listens_is_an_error_within_the_timeout(hbase: HBa
             store.create_tables(["t"])
         assert time.monotonic() - began < 2 * DEADLINE
         store.close()
+
+
+class Watched:
+    """The calls of a store, with what is asked of the master and of HBase's list of regions."""
+
+    def __init__(self, store: HBaseStore) -> None:
+        self._calls = store._calls
+        self.answers: dict[str, Any] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._calls, name)
+
+    def client(self) -> Any:
+        return SimpleNamespace(connection=SimpleNamespace(getAdmin=self._admin))
+
+    def _admin(self) -> Any:
+        admin, answers = self._calls.client().connection.getAdmin(), self.answers
+
+        class Asked:
+            def __getattr__(self, name: str) -> Any:
+                def ask(*args: Any) -> Any:
+                    answers[name] = getattr(admin, name)(*args)
+                    return answers[name]
+
+                return ask
+
+        return Asked()
+
+
+def test_opening_a_repository_asks_for_nothing_of_each_region(hbase: HBase) -> None:
+    """A cluster may have a hundred thousand, and each task of Spark opens its repository."""
+    watched: Any = Watched(hbase.store(tables=["t"]))
+    check_version(watched)
+    create_tables(watched, ["t"])
+    assert watched.answers["getClusterMetrics"].getLiveServerMetrics().isEmpty()
+    assert watched.answers["isTableEnabled"]
+    assert not {"isTableAvailable", "getRegions"} & watched.answers.keys()

@@ -101,8 +101,12 @@ def _endpoint_runs(calls: Calls, table: str) -> bool:
 def check_version(calls: Calls) -> None:
     """Raise StoreError if the servers' endpoint ignores conditions."""
     admin = calls.client().connection.getAdmin()
+    # Without this the master answers with the figures of every region of the cluster.
+    only = java_class("java.util.EnumSet").of(
+        java_class(_PACKAGE + "ClusterMetrics$Option").HBASE_VERSION
+    )
     try:
-        metrics = _ask(calls, "asking for the version", admin.getClusterMetrics)
+        metrics = _ask(calls, "asking for the version", partial(admin.getClusterMetrics, only))
     finally:
         admin.close()
     version = str(metrics.getHBaseVersion())
@@ -137,7 +141,8 @@ def _create(calls: Calls, admin: JavaObject, name: str) -> None:
                     admin.createTable(_descriptor(table), jpype.JByte[:][:](split_keys()))
                 else:
                     admin.createTable(_descriptor(table))
-            if admin.isTableAvailable(table):
+            # Once its regions have been assigned. Not isTableAvailable, which reads all of them.
+            if admin.isTableEnabled(table):
                 return
             full = calls.place.table(name)
             if admin.isTableDisabled(table):
