@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from typing import Any, Final, Generic, NamedTuple
 
-from percola.codecs import Codec, UnfitValueError
+from percola.codecs import Codec
 from percola.codecs.base import checked_json, decoded_json
 from percola.errors import SchemaError, WrongTypeError
 from percola.recipes.comparing import Claim, Scan
@@ -34,8 +34,6 @@ _ESCAPED: Final = ""
 
 def _other(value: object) -> object:
     if isinstance(value, Decimal):
-        if value.is_nan():  # As the float is refused.
-            raise UnfitValueError("there is a NaN in it, which can be compared with nothing")
         return {_DECIMAL: str(value)}
     raise TypeError(f"{value!r} cannot be part of a contribution.")
 
@@ -158,6 +156,11 @@ class Applied(Generic[R]):
         for key, value in now.items():
             check_key(key)
             encoded[key] = self.column.encode_value(value)
+            if b"NaN" in encoded[key] and _has_nan(value):
+                raise WrongTypeError(
+                    f"The column {self.column!r} holds what can be compared, but was given "
+                    f"{value!r:.200}: a NaN cannot be."
+                )
         # Compared as they are stored: 1, 1.0 and True differ, a tuple is a list.
         return [
             Change(key, before.get(key), now.get(key))
@@ -190,6 +193,15 @@ class Applied(Generic[R]):
     ) -> Iterator[Claim]:
         for key, value in row[self.column].items():
             yield from claims(row.key, key, value)
+
+
+def _has_nan(value: object) -> bool:
+    """Whether there is a NaN among the Decimals of a value; JSON has no such floats."""
+    if isinstance(value, list | tuple):
+        return any(map(_has_nan, value))
+    if isinstance(value, dict):
+        return any(map(_has_nan, value.values()))
+    return isinstance(value, Decimal) and value.is_nan()
 
 
 def check_source(name: str, source: object) -> None:
