@@ -1,4 +1,4 @@
-"""What a `Tree` takes as a contribution."""
+"""What recipes are declared of, and what a `Tree` takes as a contribution."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from stores import in_memory
 
-from percola import Table, Worker, WrongTypeError
+from percola import DATE, SchemaError, Table, Worker, WrongTypeError
 from percola.inspection import failures
-from percola.recipes import COUNTER, MIN, Monoid, Tree, check, top
+from percola.recipes import COUNTER, MAX, MIN, Distinct, Index, Monoid, Sums, Tree, check, top
 
 
 def halves(contribution: Any) -> list[Any]:
@@ -21,6 +21,26 @@ def halves(contribution: Any) -> list[Any]:
 
 
 HALVES = Monoid("halves", lambda left, right: left + right, halves)
+
+
+def test_what_no_recipe_can_be_of_is_refused_where_it_is_declared() -> None:
+    with pytest.raises(SchemaError, match="'by_key' is of 'days', whose rows are date"):
+        Index("by_key", Table("days", rows=DATE))  # type: ignore[arg-type]
+    no_table: Any = "orders"
+    for of in (Sums, Distinct, Index, lambda name, source: Tree(name, source, MAX)):
+        with pytest.raises(
+            SchemaError, match=r"^The source of the recipe 'a.*' is 'orders', which"
+        ):
+            of("a", no_table)
+    no_types: Any = ["euros"]
+    with pytest.raises(SchemaError, match=r"are types by name, .* but these are \['euros'\]"):
+        Sums("a", Table("source"), no_types)
+    wrong: Any
+    for wrong in (0, -1, "3"):
+        with pytest.raises(SchemaError, match=f"at least one item, and not {wrong!r}"):
+            top(wrong)
+    with pytest.raises(SchemaError, match="of 'best' are of <built-in function max>, which is no"):
+        Tree("best", Table("source"), max)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -48,6 +68,17 @@ def test_what_a_monoid_cannot_take_is_refused_where_it_is_contributed_and_not_in
     Worker(repo, tree.observers, threads=1).run_until_idle()
     assert tree.get(repo.snapshot(), "g") == value
     assert check(repo, [tree]) == []
+
+
+@pytest.mark.parametrize("nan", [Decimal("nan"), ["NaN", {"k": (Decimal("sNaN"), 1)}]])
+def test_a_nan_is_refused_and_one_that_was_recorded_is_taken_back(nan: Any) -> None:
+    source = Table("source")
+    best: Tree[str] = Tree("best", source, MIN)
+    t = in_memory([source, *best.tables]).transaction()
+    with pytest.raises(WrongTypeError, match=r"source\.applied\.best .* a NaN cannot be"):
+        best.contribute(t, "a", {"g": nan})
+    t.set(best.applied.column, "a", {"g": nan})  # As an earlier version has recorded it.
+    assert best.contribute(t, "a", {"g": ["NaN"]})
 
 
 def test_a_counter_of_decimals_is_exact_in_any_order() -> None:
