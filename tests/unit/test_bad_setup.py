@@ -330,6 +330,16 @@ def test_an_address_in_quotes_or_white_space_makes_no_folder_of_that_name(
     percola.open("repo ", schema=TABLES).close()
 
 
+def test_sqlites_name_for_what_is_in_memory_makes_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(NotARepositoryError) as caught:
+        percola.open(":memory:", schema=TABLES)
+    check_message(caught.value, "use memory: without a colon before it")
+    assert list(tmp_path.iterdir()) == []
+
+
 OPTIONS: dict[str, dict[str, Any]] = {
     "an unknown durability": {"durability": "lucky"},
     "a time to live of nothing": {"lock_ttl_seconds": 0},

@@ -63,6 +63,11 @@ def folder_of(address: str) -> Path:
             "programs take over from a file with variables: leave them out. If the name has them, "
             "make the folder first."
         )
+    if address == ":memory:" and not os.path.lexists(address):
+        raise NotARepositoryError(
+            "':memory:' is what SQLite calls a database in memory, and would be a folder here: use "
+            "memory: without a colon before it."
+        )
     match = re.fullmatch(r"([a-z][a-z0-9+.-]+):(?://)?(.*)", address, re.DOTALL)
     if match is None and "://" not in address:
         return expanded(address)
