@@ -102,6 +102,8 @@ CASES: dict[type[PercolaError], dict[str, tuple[str, Act]]] = {
         "a family to read": ("a family", lambda t: t.get(any_(tags), "a")),
         "a family to write": ("a family", lambda t: t.set(any_(tags), "a", 1)),
         "a weak column to read": ("weak", lambda t: t.get(any_(poke), "a")),
+        "a weak column to scan for": ("weak", lambda t: list(t.scan(docs, columns=any_([poke])))),
+        "a weak column of a row": ("weak", lambda t: t.get_row(docs, "a", any_([poke]))),
         "a weak column to write": ("weak", lambda t: t.set(any_(poke), "a", b"")),
         "a weak column to delete": ("weak", lambda t: t.delete(any_(poke), "a")),
         "a strong column to notify": ("not a weak", lambda t: t.notify(any_(seen), "a")),

@@ -397,7 +397,8 @@ class Snapshot(SnapshotBase):
                 name = column.table.name
                 wanted.append((column.read, True))
             else:
-                if getattr(column, "address", None) not in self._context.columns:
+                # None: a weak column, one of a family, or none of the schema.
+                if self._context.columns.get(getattr(column, "address", ("", b""))) is None:
                     self._check_column(column)
                 name = column.table_name
                 wanted.append((column.key, False))
