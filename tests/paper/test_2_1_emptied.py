@@ -219,6 +219,8 @@ def test_what_others_need_of_a_table_is_not_deleted_with_it(ground: Ground) -> N
     name: Any = orders.name
     with pytest.raises(UsageError, match="'orders' is not a Table: pass the one"):
         empty(repo, name, [euros])
+    with pytest.raises(UsageError, match="The prefix is empty, as of a variable that is not set"):
+        empty(repo, orders, [euros], prefix="")
     assert empty(repo, orders, [euros]) == Emptied(1, 1)
     Worker(repo, worker).run_until_idle()
     assert list(repo.snapshot().scan(orders)) == []

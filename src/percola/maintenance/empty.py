@@ -69,13 +69,18 @@ def empty(
         dry_run: count, and delete nothing.
         progress: called after each transaction; what it raises ends the work.
 
-    Raises UsageError for a table that Percola keeps for itself, or with such contributions, and for
-    what is none; the errors of `Snapshot.scan` and of `Repository.run`.
+    Raises UsageError for a table that Percola keeps for itself, or with such contributions, for
+    what is none, and for an empty prefix; the errors of `Snapshot.scan` and of `Repository.run`.
     """
     if not isinstance(table, Table):
         raise UsageError(
             f"{table!r} is not a Table: pass the one that your program declares, or that "
             "repo.table(NAME) returns."
+        )
+    if isinstance(prefix, str | bytes) and not prefix:
+        raise UsageError(
+            "The prefix is empty, as of a variable that is not set, and every row begins so: leave "
+            "it out to delete the cells of all rows."
         )
     whole = repo.table(table.name)
     if whole.name == RUNS.name:
