@@ -117,6 +117,19 @@ def test_without_a_header_the_page_names_its_charset(text: str, codec: str, befo
 
 
 @pytest.mark.parametrize(
+    ("text", "label"),
+    [("Żółta herbata", "iso-8859-2"), ("Зелёный чай", "windows-1251"), ("緑茶です", "euc-jp")],
+)
+def test_of_xhtml_that_is_called_html_the_xml_declaration_counts_behind_its_own(
+    text: str, label: str
+) -> None:
+    page = f'<?xml version="1.0" encoding="{label}"?><html>{text}'
+    assert decode(page.encode(label), "text/html") == page
+    page = f'<?xml version="1.0" encoding="utf-8"?><html><meta charset="{label}">{text}'
+    assert decode(page.encode(label), "text/html") == page
+
+
+@pytest.mark.parametrize(
     ("text", "codec"),
     [
         (FRENCH, "utf-8"),

@@ -293,6 +293,10 @@ def _declared_in(body: bytes) -> str:
         # Not a description of the page that speaks of charsets.
         if ("http-equiv" in said or "content" not in said) and (codec := _codec_in(said)):
             return codec
+    # Of XHTML that is served as HTML (HTML Standard, §13.2.3.2, "get an XML encoding").
+    in_xml = _XML_ENCODING.match(body[:200])
+    if in_xml is not None and (codec := _codec_in(f"charset={in_xml[1].decode()}")):
+        return codec
     return detect_encoding(body, from_html_meta=True) or "utf-8"
 
 
