@@ -67,6 +67,8 @@ def test_search_as_json_has_all_that_is_shown(worked_off: Path) -> None:
 def test_search_can_be_limited_in_number_host_and_language(worked_off: Path) -> None:
     answer = call("search", "--repo", worked_off, "--limit", 2, "index")
     assert re.match(r"\d+ pages found, the best 2:", answer.out)
+    answer = call("search", "--repo", worked_off, "--limit", 2, "--newest", "index")
+    assert re.match(r"\d+ pages found, the newest 2:", answer.out)
     options = ("--host", "httpd.apache.org", "--language", "ko", "--json", "--limit", 100)
     found = call("search", "--repo", worked_off, *options, "Apache").json
     assert found["total"] == len(found["hits"]) >= 10

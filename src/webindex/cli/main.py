@@ -479,11 +479,16 @@ def search(
     if as_json:
         print_json(_results_json(query, results))
     else:
-        print_results(query, results, filtered=bool(host or language or since))
+        print_results(query, results, filtered=bool(host or language or since), newest=newest)
 
 
-def print_results(query: str, results: SearchResults, *, filtered: bool = False) -> None:
-    """Print results for a terminal; `filtered` says that they are those of a host, say."""
+def print_results(
+    query: str, results: SearchResults, *, filtered: bool = False, newest: bool = False
+) -> None:
+    """Print results for a terminal.
+
+    `filtered` says that they are those of a host, say, and `newest` that they are by date.
+    """
     if not results.hits:
         limits = " with these options" if filtered else ""
         hint = hint_for(query, results.words)
@@ -492,10 +497,9 @@ def print_results(query: str, results: SearchResults, *, filtered: bool = False)
     shown = f"{count(results.total, 'page')} found"
     if results.matched < results.words:
         shown += f" with {results.matched} of {results.words} words; no page has all of them"
-    console.print(
-        shown if len(results.hits) == results.total else f"{shown}, the best {len(results.hits)}:",
-        style="dim",
-    )
+    if len(results.hits) < results.total:
+        shown += f", the {'newest' if newest else 'best'} {len(results.hits)}:"
+    console.print(shown, style="dim")
     for number, hit in enumerate(results.hits, 1):
         notes = [count(hit.inlinks, "link leads here", "links lead here")]
         if hit.language:
