@@ -87,6 +87,8 @@ def test_search_leaves_out_words_with_a_dash(worked_off: Path) -> None:
     # A page that only has another form of the word is found with it, and is not left out.
     assert both > 0 and total("sqlite") > without >= total("sqlite") - both
     assert total("-license", "sqlite", "--limit", "3") == without
+    answer = call("search", "--repo", worked_off, "sqlite", "--limit", "-1", "license")
+    assert answer.code == 2 and "-1 is not in the range" in answer.err
     assert total('sqlite -"public domain"') == total("sqlite", '-"public domain"') > 0
 
 

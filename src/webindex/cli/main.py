@@ -16,6 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial
+from itertools import pairwise
 from types import FrameType
 from typing import Any, Final
 
@@ -113,8 +114,20 @@ class _Search(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "--" not in args:
-            dashed = [one for one in args if re.match("-[^-]", one) and one != "-h"]
-            args = [*(one for one in args if one not in dashed), "--", *dashed]
+            valued = {
+                name
+                for one in self.params
+                if isinstance(one, click.Option) and not one.is_flag
+                for name in one.opts
+            }
+            dashed = {
+                at
+                for at, (before, one) in enumerate(pairwise(["", *args]))
+                # What follows an option with a value is that.
+                if re.match("-[^-]", one) and one != "-h" and before not in valued
+            }
+            words = [one for at, one in enumerate(args) if at in dashed]
+            args = [*(one for at, one in enumerate(args) if at not in dashed), "--", *words]
         return super().parse_args(ctx, args)
 
 
