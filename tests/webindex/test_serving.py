@@ -321,8 +321,11 @@ def test_a_hit_by_its_title_shows_how_the_text_begins(index: TantivyIndex) -> No
     index.apply([document("a", text, title="Zebra 斑马"), document("b", title="Zebra 斑马")])
     for query in ("zebra", "斑马"):
         snippets = {hit.cluster: hit.snippet for hit in index.search(query).hits}
-        assert snippets["a"] == ((text[:200], False),)
+        assert snippets["a"] == (("How it begins. " * 13 + "How", False),), "no part of a word"
         assert snippets["b"] == ()
+    index.apply([document("c", "始まり " + "文" * 300, title="Quagga")])
+    [hit] = index.search("quagga").hits
+    assert len(hit.snippet[0][0]) == 200
 
 
 def test_marks_that_touch_or_overlap_are_one_run() -> None:

@@ -148,7 +148,11 @@ def part(text: str, sought: Mapping[tuple[str, ...], int], analyzers: Analyzers)
 
 def opening(text: str) -> Runner:
     """Return the beginning of a text, shown when the query matched elsewhere."""
-    return ((text[:CHARACTERS], False),) if text else ()
+    if len(text) <= CHARACTERS:
+        return ((text, False),) if text else ()
+    # Not within a word, in scripts that have spaces.
+    end = max(text.rfind(mark, CHARACTERS // 2, CHARACTERS + 1) for mark in " \n")
+    return ((text[: end if end > 0 else CHARACTERS], False),)
 
 
 def spans_of(
