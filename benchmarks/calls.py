@@ -33,6 +33,7 @@ from rich.console import Console
 from benchmarks.crawl import multiplied, recaptured, sample
 from benchmarks.markdown import table
 from benchmarks.measure import conditions, output_name, temporary_folder, write_json
+from benchmarks.processes import StageError
 from benchmarks.servers import ROOT, emulator
 from percola import Observer, Repository, WorkerOptions
 from percola.cells import Cell
@@ -190,6 +191,15 @@ class Chain:
         found.guessed, found.used = after[4] - before[4], after[5] - before[5]
         return found
 
+    def check(self) -> None:
+        """StageError unless all work was done: what is left has saved its calls."""
+        left, failed = sum(self.repo.pending().values()), self.repo.dead_lettered()
+        if left or failed:
+            raise StageError(
+                f"{left:,} cells are still dirty, and {failed:,} changes were dead-lettered: "
+                "observers failed."
+            )
+
     def _look(self) -> Any:
         prefetch = self.repo.context.prefetch
         guessed, used = (0, 0) if prefetch is None else prefetch.counts()
@@ -253,7 +263,9 @@ def measure(
     try:
         bulk = chain.count(len(captures), load_all)
         again = [load([recaptured(one, "A sentence more.")]) for one in changed]
-        return Passes(bulk, chain.count(len(changed), *again))
+        trickle = chain.count(len(changed), *again)
+        chain.check()
+        return Passes(bulk, trickle)
     finally:
         chain.close()
 

@@ -22,6 +22,7 @@ from rich.console import Console
 import percola
 from benchmarks import __main__ as main
 from benchmarks import (
+    calls,
     checker,
     exporters,
     fig7,
@@ -53,6 +54,7 @@ from benchmarks.stages import Stage, Stages
 from percola import PercolaError, Table
 from percola.cells import Op, decode_write
 from percola.ranges import HERE
+from percola.store.memory import MemoryStore
 from percola.store.walks import scan_writes
 from webindex.crawl.warc import Capture, read_captures
 from webindex.page.pages import Page, parse
@@ -394,6 +396,27 @@ def test_reads_that_do_not_find_what_was_written_are_not_measured(
         found = nullcontext()
     with found, fig8_lmdb.open_player(0, 1, str(tmp_path), "relaxed") as play:
         assert play("read", 0.01)[0] > 0
+
+
+@pytest.mark.parametrize("fails", ["", "assemble"])
+def test_calls_are_told_only_if_all_work_was_done(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pages: list[Capture], fails: str
+) -> None:
+    build = calls.build_observers
+
+    def fail(*_: object) -> None:
+        raise LookupError
+
+    def observers(index: Any) -> list[Any]:
+        return [replace(one, function=fail) if one.name == fails else one for one in build(index)]
+
+    monkeypatch.setattr(calls, "sample", lambda: pages[:4])
+    monkeypatch.setattr(calls, "build_observers", observers)
+    store = MemoryStore()
+    wrong: Any = pytest.raises(StageError, match=r"[1-9] cells are still dirty, and .* failed")
+    with wrong if fails else nullcontext():
+        found = calls.measure(store, store, tmp_path / "index", 1, (False, False))
+        assert found.bulk.documents == 4 and found.trickle.documents == 1
 
 
 def test_each_copy_has_the_duplicates_and_links_of_the_sample_and_no_page_of_another(
