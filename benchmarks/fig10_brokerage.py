@@ -253,12 +253,11 @@ class Brokerage:
         command = [sys.executable, "-m", "benchmarks.fig10_brokerage", address, str(folder)]
         self._stack = ExitStack()
         with self._stack:
-            self._clients = [
-                Process([*command, str(size.customers), str(number)], self._environment)
-                for number in range(scale.clients)
-            ]
-            for one in self._clients:
+            self._clients: list[Process] = []
+            for number in range(scale.clients):
+                one = Process([*command, str(size.customers), str(number)], self._environment)
                 self._stack.callback(one.end, kill=True)
+                self._clients.append(one)
             self.worker = Process(self._worker_command, self._environment)
             self._stack.callback(lambda: self.worker.end(kill=True))
             self._stack = self._stack.pop_all()

@@ -95,7 +95,11 @@ class Process:
             env=env,
         )
         self.pid = self._process.pid
-        self.hear()
+        try:
+            self.hear()
+        except BaseException:
+            self.end(kill=True)  # Who is interrupted here has nothing yet to end it by.
+            raise
 
     def hear(self) -> str:
         """The next line that it prints."""

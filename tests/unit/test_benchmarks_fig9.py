@@ -6,6 +6,7 @@ import importlib
 import io
 import itertools
 import json
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -211,6 +212,46 @@ def test_a_client_that_died_by_itself_under_faults_is_an_error(
             working.end()
     finally:
         working.close()
+
+
+def test_who_is_interrupted_while_a_client_starts_leaves_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    started: list[subprocess.Popen[str]] = []
+    popen = subprocess.Popen
+
+    def start(*arguments: Any, **options: Any) -> subprocess.Popen[str]:
+        started.append(popen(*arguments, **options))
+        return started[0]
+
+    def interrupt(_: benchmark.Process) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(benchmark.subprocess, "Popen", start)
+    monkeypatch.setattr(benchmark.Process, "hear", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        benchmark.Process([sys.executable, "-c", "import signal; signal.pause()"])
+    ended = started[0].poll() is not None
+    started[0].kill()
+    started[0].wait()
+    assert ended
+
+
+def test_clients_that_have_started_are_ended_if_another_one_does_not(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first = MagicMock()
+    processes = iter([first])
+
+    def process(*_: object) -> MagicMock:
+        for one in processes:
+            return one
+        raise benchmark.BrokerageError("The second one has ended.")
+
+    monkeypatch.setattr(fig10, "Process", process)
+    with pytest.raises(benchmark.BrokerageError, match="The second one"):
+        fig10.Brokerage("memory:", tmp_path, fig10.QUICK, SIZE)
+    first.end.assert_called_once_with(kill=True)
 
 
 class Connection:
