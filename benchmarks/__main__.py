@@ -108,8 +108,11 @@ def main(arguments: list[str]) -> int:
         parser.error("--documents: at least 1,000, for clusters as they should be")
     if options.calibrate and options.names != ["scale"]:
         parser.error("--calibrate is for the benchmark scale alone: name that one, and no other")
-    # So that processes and folders go with this one when it is told to stop.
+    # So that processes and folders go with this one when it is told to stop, or its terminal is
+    # closed; `nohup` has it go on then.
     signal.signal(signal.SIGTERM, _interrupt)
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _interrupt)
     # In a file nothing says how wide a table may be, and 80 columns cut the larger ones.
     width = None if sys.stdout.isatty() else 120
     console = Console(highlight=False, soft_wrap=False, width=width)

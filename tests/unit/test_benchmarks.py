@@ -5,6 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
 from contextlib import nullcontext
@@ -317,6 +320,36 @@ def test_a_benchmark_that_fails_does_not_keep_the_next_ones_from_running(
     assert f"Error: articles: {error}" in said and "Failed: articles." in said
     assert ("Traceback" in said) != foreseen
     assert main.main(["--quick", "articles", "checker"]) == 0
+
+
+@pytest.mark.parametrize("told", [signal.SIGTERM, signal.SIGHUP])
+def test_a_benchmark_that_is_ended_leaves_no_folder_behind(told: signal.Signals) -> None:
+    program = """if True:
+        import signal, sys
+        from types import SimpleNamespace
+        from benchmarks import __main__ as main
+        from benchmarks.measure import temporary_folder
+
+        def run(console, *, quick):
+            with temporary_folder() as folder:
+                print(folder, flush=True)
+                signal.pause()
+
+        main.importlib.import_module = lambda _: SimpleNamespace(run=run)
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # Under nohup it is ignored.
+        sys.exit(main.main(["checker"]))
+    """
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        folder = Path(process.stdout.readline().strip())
+        assert folder.is_dir() and folder.name.startswith("tmp-")
+        process.send_signal(told)
+        ended = process.wait()
+    left = folder.exists()
+    if left:
+        folder.rmdir()
+    assert (ended, left) == (130, False)
 
 
 def test_the_figures_of_all_benchmarks_that_measure_come_with_the_conditions() -> None:
