@@ -38,7 +38,7 @@ from benchmarks.measure import (
     temporary_folder,
     write_json,
 )
-from percola import Observer, Repository, Worker
+from percola import Observer, PercolaError, Repository, Worker
 from webindex import tables
 from webindex.crawl.warc import Capture
 from webindex.load.transaction import load_captures
@@ -158,8 +158,20 @@ class Cluster(Changes):
         }
         return self.captured(made[what]())
 
+    def check(self, pages: int) -> None:
+        """PercolaError unless the largest cluster has so many pages, and no observer has failed."""
+        if failed := self.repo.dead_lettered():
+            raise PercolaError(f"{failed:,} changes were dead-lettered: observers failed.")
+        with self.repo.snapshot() as now:
+            rows = now.scan(tables.clusters, columns=[tables.member])
+            found = max((len(row.family(tables.member)) for row in rows), default=0)
+        if found != pages:
+            raise PercolaError(f"The cluster has {found:,} pages and not {pages:,}.")
+
 
 CHANGES: Final = ("link", "rank", "join", "leave", "gone")
+_PAGES: Final = {"join": 1, "leave": -1, "gone": -1}
+"""How many more pages the cluster has after a change."""
 
 
 def run(console: Console, *, quick: bool) -> None:
@@ -173,7 +185,8 @@ def run(console: Console, *, quick: bool) -> None:
             new_index() as (repo, index),
         ):
             cluster = Cluster(repo, index, size)
-            number = 0
+            cluster.check(size)
+            number, pages = 0, size
             found[str(size)] = {}
             idle = cluster.idle()
             for what in CHANGES:
@@ -182,6 +195,8 @@ def run(console: Console, *, quick: bool) -> None:
                     measured.append(cluster.change(what, number))
                     number += 1
                 found[str(size)][what] = round(statistics.median(measured) - idle, 2)
+                pages += _PAGES.get(what, 0) * len(measured)
+            cluster.check(pages)
     grid = Grid(box=SIMPLE_HEAD, title="Processor time of one change, ms", title_justify="left")
     for heading in ("Pages", *CHANGES):
         grid.add_column(heading, justify="right")

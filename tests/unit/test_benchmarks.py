@@ -27,6 +27,7 @@ from benchmarks import __main__ as main
 from benchmarks import (
     calls,
     checker,
+    clusters,
     exporters,
     fig7,
     fig8_lmdb,
@@ -429,6 +430,22 @@ def test_reads_that_do_not_find_what_was_written_are_not_measured(
         found = nullcontext()
     with found, fig8_lmdb.open_player(0, 1, str(tmp_path), "relaxed") as play:
         assert play("read", 0.01)[0] > 0
+
+
+@pytest.mark.parametrize("lacks", ["", "join"])
+def test_changes_are_measured_in_a_cluster_of_so_many_pages(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lacks: str
+) -> None:
+    build = clusters.build_observers
+    monkeypatch.setattr(
+        clusters, "build_observers", lambda index: [o for o in build(index) if o.name != lacks]
+    )
+    for module in (measure, clusters):
+        monkeypatch.setattr(module, "OUTPUT", tmp_path / "build" / "benchmarks")
+    monkeypatch.setattr(clusters, "SIZES", (10,))
+    wrong: Any = pytest.raises(PercolaError, match=r"The cluster has . pages and not 10")
+    with wrong if lacks else nullcontext():
+        clusters.run(Console(quiet=True), quick=True)
 
 
 @pytest.mark.parametrize("fails", ["", "assemble"])
