@@ -162,7 +162,11 @@ def _steady(
     for number, page in enumerate(pages):
         # The rate is what is asked for.
         time.sleep(max(0.0, began + number / rate - time.perf_counter()))
-        load_captures(repo, [recaptured(page, f"Change {number} of this page.")], "steady")
+        changed = recaptured(page, f"Change {number} of this page.")
+        if not load_captures(repo, [changed], "steady").written:
+            raise ChainError(
+                f"A changed page was not taken as newer than what is there: {page.url}."
+            )
     figures.steady_rate = len(pages) / (time.perf_counter() - began)
     wait_until_idle(repo, workers, _TIMEOUT)
     figures.latencies["steady"] = latencies(repo, before)

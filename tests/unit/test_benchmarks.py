@@ -26,6 +26,7 @@ import percola
 from benchmarks import __main__ as main
 from benchmarks import (
     calls,
+    chain,
     checker,
     clusters,
     exporters,
@@ -60,7 +61,9 @@ from percola.cells import Op, decode_write
 from percola.ranges import HERE
 from percola.store.memory import MemoryStore
 from percola.store.walks import scan_writes
+from webindex import tables
 from webindex.crawl.warc import Capture, read_captures
+from webindex.load.transaction import load_captures
 from webindex.page.pages import Page, parse
 
 
@@ -430,6 +433,19 @@ def test_reads_that_do_not_find_what_was_written_are_not_measured(
         found = nullcontext()
     with found, fig8_lmdb.open_player(0, 1, str(tmp_path), "relaxed") as play:
         assert play("read", 0.01)[0] > 0
+
+
+def test_a_changed_page_that_is_not_taken_ends_the_steady_pass(
+    monkeypatch: pytest.MonkeyPatch, pages: list[Capture]
+) -> None:
+    monkeypatch.setattr(chain, "wait_until_idle", lambda *_: None)
+    with percola.open("memory:", tables.SCHEMA) as repo:
+        load_captures(repo, [pages[0], recaptured(pages[1], "Later.", hours=2)], "crawl")
+        figures = chain.Figures()
+        chain._steady(repo, MagicMock(), pages[:1], 1e9, figures)
+        assert figures.steady_rate > 0
+        with pytest.raises(chain.ChainError, match="was not taken as newer"):
+            chain._steady(repo, MagicMock(), pages[1:2], 1e9, figures)
 
 
 @pytest.mark.parametrize("lacks", ["", "join"])
