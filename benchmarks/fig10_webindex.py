@@ -253,7 +253,7 @@ def _tell(
     first = work.runs[0]
     figures = {
         "conditions": circumstances,
-        "pages": loaded["loaded"]["written"],
+        "captures": loaded["loaded"]["written"],
         "runs": len(work.runs),
         "events": [{"name": one.name, "at": (one.at - first) / 1e9} for one in work.events],
         "effects": [asdict(one) for one in found],
@@ -269,7 +269,7 @@ def _tell(
         Group(
             table(found, "observers' runs"),
             Text(
-                f"{figures['pages']:,} pages, {figures['runs']:,} runs in {seconds:.0f} s. "
+                f"{figures['captures']:,} captures, {figures['runs']:,} runs in {seconds:.0f} s. "
                 f"webindex verify and percola check: {'; '.join(wrong) or 'nothing differs'}."
             ),
             Text(f"On {conditions_line(circumstances)}; the servers are on the same cores."),
