@@ -33,6 +33,7 @@ from benchmarks.measure import (
     output_name,
     temporary_folder,
     write_json,
+    write_whole,
 )
 from benchmarks.processes import StageError
 from webindex.page.pages import parse
@@ -131,7 +132,7 @@ def run(console: Console, *, quick: bool) -> None:
         judged = pages(cloned(folder / "clone"))
     name = output_name("articles", quick=quick)
     words = report(judged)
-    (OUTPUT / f"{name}.md").write_text(words)
+    write_whole(OUTPUT / f"{name}.md", words)
     path = write_json(
         name,
         {"conditions": conditions(), "pages": [asdict(one) | {"f1": one.f1} for one in judged]},

@@ -39,6 +39,7 @@ from benchmarks.measure import (
     output_name,
     temporary_folder,
     write_json,
+    write_whole,
 )
 from benchmarks.near_copies import KINDS
 from percola import Repository, Worker, WorkerOptions
@@ -419,7 +420,7 @@ def run(console: Console, *, quick: bool) -> None:
             **figures.to_json(),
         },
     )
-    (OUTPUT / f"{name}.md").write_text(words)
+    write_whole(OUTPUT / f"{name}.md", words)
     console.out(words, highlight=False)
     console.print(f"Figures and examples: {path}", style="dim", soft_wrap=True)
 

@@ -46,6 +46,7 @@ from benchmarks.measure import (
     output_name,
     temporary_folder,
     write_json,
+    write_whole,
 )
 from benchmarks.processes import StageError, command, disk_bytes, until, watched
 from percola import PercolaError, Repository
@@ -252,7 +253,7 @@ def run(console: Console, *, quick: bool, crawl: Path | None = None) -> None:
         words += f"\n**Not complete**: {str(failure) or 'interrupted.'}\n"
     words += f"\nOn {conditions_line(found)}; every commit is on disk before the next step.\n"
     markdown = OUTPUT / f"{name}.md"
-    markdown.write_text(words)
+    write_whole(markdown, words)
     console.out(words, highlight=False)
     if figures.whole is not None:
         picture = OUTPUT / f"{name}.png"

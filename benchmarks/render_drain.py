@@ -42,6 +42,7 @@ from benchmarks.measure import (
     output_name,
     temporary_folder,
     write_json,
+    write_whole,
 )
 from benchmarks.processes import StageError, until
 from percola import Repository, Worker
@@ -283,7 +284,7 @@ def run(console: Console, *, quick: bool) -> None:
         found = drain(folder, size, status)
     name = output_name("render_drain", quick=quick)
     words = f"{report(size, found)}\nOn {conditions_line(where)}.\n"
-    (OUTPUT / f"{name}.md").write_text(words)
+    write_whole(OUTPUT / f"{name}.md", words)
     path = write_json(name, {"conditions": where, "size": asdict(size), **asdict(found)})
     console.out(words, highlight=False)
     console.print(f"Figures: {path}", style="dim", soft_wrap=True)

@@ -34,6 +34,7 @@ from benchmarks.measure import (
     output_name,
     temporary_folder,
     write_json,
+    write_whole,
 )
 from percola import Worker, WorkerOptions
 from webindex import tables
@@ -140,7 +141,7 @@ def run(console: Console, *, quick: bool) -> None:
         }
     name = output_name("repeated", quick=quick)
     words = f"{report(found, labelled.missing)}\nOn {conditions_line(conditions_found)}.\n"
-    (OUTPUT / f"{name}.md").write_text(words)
+    write_whole(OUTPUT / f"{name}.md", words)
     path = write_json(
         name,
         {

@@ -39,6 +39,7 @@ from benchmarks.measure import (
     percentile,
     temporary_folder,
     write_json,
+    write_whole,
 )
 from percola import Worker
 from webindex.corpus.archives import read_archive
@@ -230,7 +231,7 @@ def run(console: Console, *, quick: bool) -> None:
             judged += some
     name = output_name("search", quick=quick)
     words = f"{report(judged, times)}\nOn {conditions_line(found)}.\n"
-    (OUTPUT / f"{name}.md").write_text(words)
+    write_whole(OUTPUT / f"{name}.md", words)
     path = write_json(
         name,
         {

@@ -195,6 +195,9 @@ def test_figures_of_an_earlier_run_stay_if_there_is_no_room_for_new_ones(
         measure.write_json("one", {"figures": [4, 5, 6]})
     assert kept.read_text() == before
     assert list(tmp_path.iterdir()) == [kept]
+    for name in main.NAMES:  # Nor do tables in Markdown.
+        text = Path(main.__file__).with_name(f"{name}.py").read_text()
+        assert ".write_text(words)" not in text, name
 
 
 def test_a_run_of_another_size_or_on_other_stores_leaves_the_figures_of_a_whole_one(
