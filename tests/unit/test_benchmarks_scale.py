@@ -14,6 +14,7 @@ from benchmarks.scale_calls import brokerage_calls, of_brokerage
 from benchmarks.scale_cluster import Cluster, Shared, Work, clustering, network, walls
 from benchmarks.scale_here import figure_7, figure_8, figure_9
 from benchmarks.scale_queues import Load, Station, Visit, erlang_c, simulate, solve
+from benchmarks.tpch import SHAPES
 
 HERE = [Visit("here", 0.1)]
 
@@ -157,6 +158,13 @@ def test_what_is_taken_from_the_page_of_benchmarks_is_what_stands_there() -> Non
     assert stated["timestamps_a_call"]["1x16"] == cell("| 1 | 16 |", 6)
     assert stated["timestamps_a_call"]["4x64"] == cell("| 4 | 64 |", 6)
     assert stated["collector_rows_per_second"]["value"] == cell("| check, HBase", 2)
+    # TPC-H's tables by the specification, at a scale factor of 0.1.
+    rows = {"customer": 15e3, "orders": 150e3, "part": 20e3, "partsupp": 80e3, "supplier": 1e3}
+    rows |= {"nation": 25, "region": 5, "lineitem": 600_572}
+    assert "(lineitem: 600,572 rows)" in page and "All 11.5 million cells take 1,704 MB" in page
+    columns = {one.table.name: len({*one.columns.values()} - {"row"}) for one in SHAPES}
+    cells = sum(count * columns[table] for table, count in rows.items())
+    assert stated["cell_bytes"]["value"] == round(1704e6 / cells)
     # Passes of Spark: longer by what comes meanwhile; and half of one is waited for.
     idle, loaded = (cell("| Spark, fused", at, "Saturates at") / 1500 for at in (2, 6))
     each = 1e6 * (1 - idle / loaded) / (1e6 * 30 / 3600)
