@@ -161,7 +161,7 @@ def figure_8(figures: Mapping[str, Any]) -> list[Prediction]:
 
 
 def figure_7(figures: Mapping[str, Any]) -> list[Prediction]:
-    """The clustering on HBase, from the calls of a document: one process writes, one observes."""
+    """The clustering on HBase, from a document's calls: one process writes, one observes."""
     client, servers = (program_costs(figures, part, 1) for part in ("client", "servers"))
     oracle, locks = figures["oracle"]["call_us"] / 1000, 3 * figures["oracle"]["lock_us"] / 1000
     document = client.of(CLUSTERING) + servers.of(CLUSTERING)
@@ -169,7 +169,7 @@ def figure_7(figures: Mapping[str, Any]) -> list[Prediction]:
     draws = OBSERVED["draws"] * oracle + locks
     outcome = on_one_machine([observed, Step(0.0, draws, 0.0)], Load(1, 1), cores=2)
     stated = figures["stated"]["fig7_hbase"]
-    used = "fig9 with one client; counted calls"
+    used = "fig9 with one client; listed calls"
     return [
         Prediction(
             "fig7 on HBase: processor time of a document",
