@@ -49,12 +49,13 @@ MACHINE: Final = (16, 4)
 """Processes of a machine that share a relay, and their threads."""
 TOGETHER: Final = 32
 """Advisory locks that are taken together, as those of an observer's batch."""
+_DEADLINE: Final = 60.0
 _KEPT: Final = 20_000
 """Latencies of each thread that are kept: the last ones."""
 
 
 class OracleError(PercolaError):
-    """Timestamps were handed out twice, or did not rise."""
+    """Timestamps were handed out twice or did not rise, or a process does not do its part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +264,13 @@ def measure_locks(
 
     try:
         stop = locks.on_wake(lambda _: None)
-        while len(locks.sessions) < len(oracles):
+        end = time.monotonic() + _DEADLINE
+        while (opened := len(locks.sessions)) < len(oracles):
+            if time.monotonic() > end:
+                raise OracleError(
+                    f"{opened} of {len(oracles)} oracles have opened a session for locks within "
+                    f"{_DEADLINE:.0f} s."
+                )
             time.sleep(0.01)  # Other processes' state: there is nothing here to wait on.
         for number in range(100):
             locks.try_lock("warm", b"%d" % number)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
+from benchmarks import oracle
 from benchmarks.oracle import OracleError, Point
 
 
@@ -32,3 +34,14 @@ def test_processes_count_together_from_the_first_begin_to_the_last_end() -> None
 def test_timestamps_that_come_twice_or_do_not_rise_are_an_error(wrong: dict[str, Any]) -> None:
     with pytest.raises(OracleError):
         Point.of(1, 1, [said(**wrong)], 0.0)
+
+
+def test_an_oracle_that_opens_no_session_for_locks_is_not_waited_for_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    locks = MagicMock(sessions=["one"])
+    monkeypatch.setattr(oracle, "LockServiceClient", lambda _: locks)
+    monkeypatch.setattr(oracle, "_DEADLINE", 0.0)
+    with pytest.raises(OracleError, match="1 of 2 oracles have opened a session"):
+        oracle.measure_locks([MagicMock(), MagicMock()], 1.0, 1)
+    locks.close.assert_called_once()
