@@ -37,6 +37,7 @@ from benchmarks import (
     maintenance,
     measure,
     repeated,
+    stages,
     tpch_recipes,
 )
 from benchmarks.articles import Judged
@@ -449,6 +450,24 @@ def test_a_changed_page_that_is_not_taken_ends_the_steady_pass(
         assert figures.steady_rate > 0
         with pytest.raises(chain.ChainError, match="was not taken as newer"):
             chain._steady(repo, MagicMock(), pages[1:2], 1e9, figures)
+
+
+@pytest.mark.parametrize("fails", ["", "assemble"])
+def test_stages_are_told_only_if_no_observer_has_failed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pages: list[Capture], fails: str
+) -> None:
+    build = stages.build_observers
+
+    def fail(*_: object) -> None:
+        raise LookupError
+
+    def observers(index: Any) -> list[Any]:
+        return [replace(one, function=fail) if one.name == fails else one for one in build(index)]
+
+    monkeypatch.setattr(stages, "build_observers", observers)
+    wrong: Any = pytest.raises(StageError, match="1 changes were dead-lettered")
+    with wrong if fails else nullcontext():
+        assert stages.measure_stages(tmp_path, pages[:1]).pages == 1
 
 
 @pytest.mark.parametrize("lacks", ["", "join"])
