@@ -1,20 +1,22 @@
 """Calls that a transaction makes on a store that commits in two phases, counted.
 
-The brokerage of figure 9 runs on the memory store; nothing is timed. A call is what HBase would
-receive as one: rows of different tables are in different regions, so a batch over three tables is
-three calls.
+The brokerage of figure 9 and the clustering of figure 7 run on the memory store; nothing is timed.
+A call is what HBase would receive as one: rows of different tables are in different regions, so a
+batch over three tables is three calls.
 """
 
 from __future__ import annotations
 
+import struct
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from benchmarks import fig9_brokerage
+from benchmarks import fig7_percola, fig9_brokerage
+from benchmarks.fig7_documents import Documents
 from benchmarks.fig9_emulator import Emulator, Size
-from percola import Repository, Worker
+from percola import Repository, Worker, observer
 from percola.cells import Cell
 from percola.coordination.memory import MemoryCoordination
 from percola.oracle.embedded import EmbeddedOracle
@@ -24,6 +26,8 @@ from percola.store.memory import MemoryStore
 
 _STEPS: Final = 2_000
 _CUSTOMERS: Final = 100
+_LOADED: Final = 500
+_DOCUMENTS: Final = 200
 
 
 class CallCounter(ForwardingStore):
@@ -166,4 +170,56 @@ def brokerage_calls() -> BrokerageCalls:
     results = calls["trade_result"]["share"]
     return BrokerageCalls(
         calls[""], calls["worker"], results, results + calls["trade_order"]["share"]
+    )
+
+
+class ClusteringCalls(NamedTuple):
+    """What a document of figure 7 calls for.
+
+    Attributes:
+        document: the calls of the transaction that inserts it, and of all that follows.
+        observed: of these, the observer's.
+    """
+
+    document: Mapping[str, float]
+    observed: Mapping[str, float]
+
+
+@lru_cache
+def clustering_calls() -> ClusteringCalls:
+    """The mean calls (`NAMES`) of documents that come one by one."""
+    counts: Counter[str] = Counter()
+    written: Counter[str] = Counter()
+    observed: Counter[str] = Counter()
+    store, documents = MemoryStore(), Documents(_LOADED)
+    with Repository(
+        "counted",
+        CallCounter(store, counts),
+        _CountedOracle(store, counts),
+        MemoryCoordination(),
+        fig7_percola.SCHEMA,
+        one_step=False,
+    ) as repo:
+        worker = Worker(repo, [observer(fig7_percola.keys, name="join")(fig7_percola.join)])
+
+        def insert(first: int, end: int) -> None:
+            with repo.transaction() as t:
+                for doc, keys in enumerate(documents.keys(first, end), first):
+                    t.set(fig7_percola.keys, fig7_percola.row_of(doc), struct.pack("<3q", *keys))
+                    t.set(fig7_percola.body, fig7_percola.row_of(doc), "text")
+
+        insert(0, _LOADED)
+        worker.run_until_idle()
+        for doc in range(_LOADED, _LOADED + _DOCUMENTS):
+            before = counts.copy()
+            insert(doc, doc + 1)
+            written.update(counts - before)
+            before = counts.copy()
+            worker.run_until_idle()
+            observed.update(counts - before)
+    # A worker draws more, to find that there is nothing left to do.
+    written["draws"] = observed["draws"] = 2 * _DOCUMENTS
+    both = written + observed
+    return ClusteringCalls(
+        *({name: one[name] / _DOCUMENTS for name in NAMES} for one in (both, observed))
     )

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from benchmarks.scale_calls import brokerage_calls
+from benchmarks.scale_calls import brokerage_calls, clustering_calls
 from benchmarks.scale_costs import program_costs
 from benchmarks.scale_queues import Load, Station, Visit
 
@@ -88,30 +88,22 @@ def brokerage(figures: Mapping[str, Any]) -> Work:
 SYNCS: Final = 3
 """Of a transaction that writes other rows than its primary's, whose locks are not in the log."""
 
-CLUSTERING: Final = {"reads": 5.0, "cells": 5.0, "mutates": 10.0, "rows": 10.0, "draws": 4.0}
-"""Figure 7, a document: a transaction inserts it (one row); an observer reads it, its notification
-and three indexes, and writes its cluster and three index rows. Each is locked, then committed.
-Listed by hand, and not counted: docs/scale.md says what counting finds."""
-
 
 def clustering(figures: Mapping[str, Any]) -> Work:
     """A document of figure 7, put together from its calls with sixteen threads."""
     client, servers = (program_costs(figures, part, 16) for part in ("client", "servers"))
+    document, observed = clustering_calls()
     return Work(
         "clustering (figure 7)",
-        client.of(CLUSTERING),
-        servers.of(CLUSTERING),
-        CLUSTERING["draws"],
+        client.of(document),
+        servers.of(document),
+        document["draws"],
         syncs=1 + SYNCS,
         calls=8,
         row_locks=1,
-        scanning=client.of(OBSERVED) / client.of(CLUSTERING),
+        scanning=client.of(observed) / client.of(document),
         changes=5,
     )
-
-
-OBSERVED: Final = {"reads": 5.0, "cells": 5.0, "mutates": 8.0, "rows": 8.0, "draws": 2.0}
-"""Of these, the observer's."""
 
 
 @dataclass(frozen=True, slots=True)

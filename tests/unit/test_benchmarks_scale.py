@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import json
-import struct
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks import fig7_percola, scale_costs, scale_here
-from benchmarks.fig7_documents import Documents
+from benchmarks import scale_costs
 from benchmarks.scale import sizing
-from benchmarks.scale_calls import CallCounter, _CountedOracle, brokerage_calls, of_brokerage
-from benchmarks.scale_cluster import CLUSTERING, Cluster, Shared, Work, clustering, network, walls
+from benchmarks.scale_calls import brokerage_calls, clustering_calls, of_brokerage
+from benchmarks.scale_cluster import Cluster, Shared, Work, clustering, network, walls
 from benchmarks.scale_here import figure_7, figure_8, figure_9
 from benchmarks.scale_queues import Load, Station, Visit, erlang_c, simulate, solve
 from benchmarks.tpch import SHAPES
-from percola import Repository, Worker, observer
-from percola.coordination.memory import MemoryCoordination
-from percola.store.memory import MemoryStore
 
 HERE = [Visit("here", 0.1)]
 
@@ -223,56 +217,12 @@ def test_the_clustering_and_two_clients_are_predicted_from_one_client_of_the_bro
     assert all(abs(error) <= 0.2 for error in known.values()), known
 
 
-def counted_clustering(loaded: int = 500, measured: int = 200) -> dict[str, dict[str, float]]:
-    """The calls of a document of figure 7 and of its observer, counted as the brokerage's are."""
-    counts: Counter[str] = Counter()
-    parts: dict[str, Counter[str]] = {"document": Counter(), "observer": Counter()}
-    store, documents = MemoryStore(), Documents(loaded)
-    with Repository(
-        "counted",
-        CallCounter(store, counts),
-        _CountedOracle(store, counts),
-        MemoryCoordination(),
-        fig7_percola.SCHEMA,
-        one_step=False,
-    ) as repo:
-        worker = Worker(repo, [observer(fig7_percola.keys, name="join")(fig7_percola.join)])
-
-        def take(first: int, end: int) -> None:
-            with repo.transaction() as t:
-                for doc, keys in enumerate(documents.keys(first, end), first):
-                    t.set(fig7_percola.keys, fig7_percola.row_of(doc), struct.pack("<3q", *keys))
-                    t.set(fig7_percola.body, fig7_percola.row_of(doc), "text")
-
-        take(0, loaded)
-        worker.run_until_idle()
-        for doc in range(loaded, loaded + measured):
-            before = counts.copy()
-            take(doc, doc + 1)
-            written = counts.copy()
-            worker.run_until_idle()
-            parts["document"].update(counts - before)
-            parts["observer"].update(counts - written)
-    found = {
-        part: {name: one[name] / measured for name in CLUSTERING} for part, one in parts.items()
-    }
-    # What a worker draws to find that there is nothing to do is not the document's.
-    found["document"]["draws"], found["observer"]["draws"] = 4.0, 2.0
-    return found
-
-
-def test_the_page_says_what_counted_calls_of_the_clustering_would_predict(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    found = counted_clustering()
-    page = " ".join((scale_costs.FILE.parents[1] / "docs" / "scale.md").read_text().split())
-    assert "there are six that read and four rows; by these the two figures would be 11 %" in page
-    assert found["document"]["reads"] == pytest.approx(6, abs=0.2)
-    assert found["document"]["rows"] == pytest.approx(2 * 4, abs=0.2)
-    monkeypatch.setattr(scale_here, "CLUSTERING", found["document"])
-    monkeypatch.setattr(scale_here, "OBSERVED", found["observer"])
-    processor, most = (one.error for one in figure_7(scale_costs.load()))
-    assert processor == pytest.approx(-0.11, abs=0.02) and most == pytest.approx(0.08, abs=0.03)
+def test_a_document_of_the_clustering_makes_the_calls_that_its_code_makes() -> None:
+    document, observed = clustering_calls()
+    # It is one row, and so is the observer's answer in it; of three index rows the new ones.
+    assert document["rows"] - observed["rows"] == pytest.approx(2)
+    assert 2 * 2 < observed["rows"] <= 2 * 4
+    assert document["reads"] == observed["reads"] == pytest.approx(6, abs=0.2)
 
 
 def test_figures_are_taken_from_new_runs_and_the_rest_stays(tmp_path: Path) -> None:
