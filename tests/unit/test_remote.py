@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import closing
+from typing import cast
 
 import pytest
 from commands import call
@@ -18,7 +21,7 @@ from percola.oracle.server import OracleServer
 from percola.store.base import Delete, RowMutation
 from percola.store.forwarding import ForwardingStore
 from percola.store.memory import MemoryStore
-from percola.store.remote.batches import waves
+from percola.store.remote.batches import overlapped, waves
 from percola.store.remote.shared_row import SharedRow
 
 RECORD = Cell(ORACLE_TABLE, b"timestamps", b"@record")
@@ -48,6 +51,22 @@ def test_no_wave_has_a_row_twice_and_a_row_is_touched_in_the_order_of_the_batch(
 def test_there_are_as_many_waves_as_the_row_that_is_touched_most_often_needs() -> None:
     assert waves([]) == []
     assert waves(address(row) for row in (b"a", b"a", b"b", b"b", b"c")) == [[0, 2, 4], [1, 3]]
+
+
+def test_what_is_overlapped_is_done_by_the_same_threads_again_also_after_it_was_left() -> None:
+    """On HBase each thread that has ended leaves some memory behind."""
+    threads: set[threading.Thread] = set()
+
+    def act(thing: int) -> int:
+        threads.add(threading.current_thread())
+        return 2 * thing
+
+    for _ in range(50):
+        assert list(overlapped(act, range(8))) == [2 * thing for thing in range(8)]
+        with closing(cast("Generator[int, None, None]", overlapped(act, range(8)))) as left:
+            assert next(left) == 0
+    assert len(threads) <= 32
+    assert all(thread.is_alive() for thread in threads)
 
 
 def test_a_schema_names_no_table_before_it_was_created() -> None:

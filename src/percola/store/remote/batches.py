@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Final, TypeVar
+
+from percola.platform import fork_safety as forks
 
 S = TypeVar("S")
 T = TypeVar("T")
 
 AT_ONCE: Final = 4
 """How many parts of a backlog are under way together."""
+
+_THREADS: Final = 32
+"""The most threads of all backlogs of a process."""
 
 
 def waves(addresses: Iterable[Sequence[tuple[str, bytes]]]) -> list[list[int]]:
@@ -37,22 +43,46 @@ def waves(addresses: Iterable[Sequence[tuple[str, bytes]]]) -> list[list[int]]:
 def overlapped(act: Callable[[S], T], things: Iterable[S]) -> Iterator[T]:
     """Act on things, on AT_ONCE at a time, each in a thread; yields the results in their order.
 
-    A thing that is the only one needs no thread.
+    A thing that is the only one needs no thread. What is acted on must not call this in turn.
     """
     things = iter(things)
     first = list(itertools.islice(things, 2)) if AT_ONCE > 1 else []
     if len(first) < 2:
         yield from map(act, itertools.chain(first, things))
         return
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        under_way: deque[Future[T]] = deque()
-        try:
-            for one in itertools.chain(first, things):
-                under_way.append(pool.submit(act, one))
-                if len(under_way) > AT_ONCE:
-                    yield under_way.popleft().result()
-            while under_way:
+    pool = _pool.threads()
+    under_way: deque[Future[T]] = deque()
+    try:
+        for one in itertools.chain(first, things):
+            under_way.append(pool.submit(act, one))
+            if len(under_way) > AT_ONCE:
                 yield under_way.popleft().result()
-        finally:
-            for future in under_way:
-                future.cancel()
+        while under_way:
+            yield under_way.popleft().result()
+    finally:
+        wait([future for future in under_way if not future.cancel()])
+
+
+class _Pool:
+    """The threads of this process. They are kept: JPype keeps something of each that has ended."""
+
+    def __init__(self) -> None:
+        self._start_afresh()
+        forks.at_fork(self._leave_parent)
+
+    def _start_afresh(self) -> None:
+        self._guard = threading.Lock()
+        self._threads: ThreadPoolExecutor | None = None
+
+    def _leave_parent(self) -> None:
+        forks.keep_inherited(self._threads)
+        self._start_afresh()
+
+    def threads(self) -> ThreadPoolExecutor:
+        with self._guard:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(_THREADS, "percola-overlapped")
+            return self._threads
+
+
+_pool: Final = _Pool()
