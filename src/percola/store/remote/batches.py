@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -50,7 +49,7 @@ def overlapped(act: Callable[[S], T], things: Iterable[S]) -> Iterator[T]:
     if len(first) < 2:
         yield from map(act, itertools.chain(first, things))
         return
-    pool = _pool.threads()
+    pool = _pool.threads
     under_way: deque[Future[T]] = deque()
     try:
         for one in itertools.chain(first, things):
@@ -71,18 +70,11 @@ class _Pool:
         forks.at_fork(self._leave_parent)
 
     def _start_afresh(self) -> None:
-        self._guard = threading.Lock()
-        self._threads: ThreadPoolExecutor | None = None
+        self.threads = ThreadPoolExecutor(_THREADS, "percola-overlapped")
 
     def _leave_parent(self) -> None:
-        forks.keep_inherited(self._threads)
+        forks.keep_inherited(self.threads)
         self._start_afresh()
-
-    def threads(self) -> ThreadPoolExecutor:
-        with self._guard:
-            if self._threads is None:
-                self._threads = ThreadPoolExecutor(_THREADS, "percola-overlapped")
-            return self._threads
 
 
 _pool: Final = _Pool()
