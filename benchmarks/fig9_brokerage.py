@@ -75,7 +75,7 @@ def key(number: int) -> str:
     return f"{number:08d}"
 
 
-@observer(due, name="commissions", rate=50.0)
+@observer(due, name="commissions", rate=10.0)
 def add_up(t: Transaction, broker: str) -> None:
     """Add up what the clients' trade results have earned a broker."""
     rows = [row[amount] for row in t.scan(earned, prefix=f"{broker}/")]

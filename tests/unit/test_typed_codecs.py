@@ -557,6 +557,6 @@ def test_json_is_refused_where_a_program_that_is_some_calls_deeper_could_not_rea
     assert read(300, column.encode_value(deepest)) == deepest
     with pytest.raises(WrongTypeError, match=f"nested more than {MOST_NESTED} deep"):
         column.encode_value([deepest])
-    # What an earlier version has written.
+    # What an earlier version has written. Where it ends depends on Python's version.
     with pytest.raises(WrongTypeError, match=r"too deep for Python's recursion limit of \d+, "):
-        column.decode_value(b"[" * 5_000 + b"]" * 5_000)
+        column.decode_value(b"[" * 200_000 + b"]" * 200_000)
