@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 from benchmarks import fig7_percola, fig9_brokerage
 from benchmarks.fig7_documents import Documents
 from benchmarks.fig9_emulator import Emulator, Size
-from percola import Repository, Worker, observer
+from percola import Repository, Table, Worker, observer
 from percola.cells import Cell
 from percola.coordination.memory import MemoryCoordination
 from percola.oracle.embedded import EmbeddedOracle
@@ -91,6 +91,19 @@ class _CountedOracle(EmbeddedOracle):
         return super().read_timestamp()
 
 
+def _counted(counts: Counter[str], schema: Sequence[Table[Any]]) -> Repository:
+    """A repository in memory that commits in two phases, and counts its calls."""
+    store = MemoryStore()
+    return Repository(
+        "counted",
+        CallCounter(store, counts),
+        _CountedOracle(store, counts),
+        MemoryCoordination(),
+        schema,
+        one_step=False,
+    )
+
+
 NAMES: Final = ("reads", "cells", "mutates", "rows", "draws")
 
 
@@ -116,15 +129,8 @@ def of_brokerage() -> dict[str, dict[str, float]]:
             note(kind, before)
             return found
 
-    store, size = MemoryStore(), Size(_CUSTOMERS)
-    with Repository(
-        "counted",
-        CallCounter(store, counts),
-        _CountedOracle(store, counts),
-        MemoryCoordination(),
-        fig9_brokerage.SCHEMA,
-        one_step=False,
-    ) as repo:
+    size = Size(_CUSTOMERS)
+    with _counted(counts, fig9_brokerage.SCHEMA) as repo:
         fig9_brokerage.load(repo, size)
         emulator = Noted(fig9_brokerage.PercolaBrokerage(repo, 0), size, 0)
         for _ in range(_STEPS):
@@ -191,15 +197,8 @@ def clustering_calls() -> ClusteringCalls:
     counts: Counter[str] = Counter()
     written: Counter[str] = Counter()
     observed: Counter[str] = Counter()
-    store, documents = MemoryStore(), Documents(_LOADED)
-    with Repository(
-        "counted",
-        CallCounter(store, counts),
-        _CountedOracle(store, counts),
-        MemoryCoordination(),
-        fig7_percola.SCHEMA,
-        one_step=False,
-    ) as repo:
+    documents = Documents(_LOADED)
+    with _counted(counts, fig7_percola.SCHEMA) as repo:
         worker = Worker(repo, [observer(fig7_percola.keys, name="join")(fig7_percola.join)])
 
         def insert(first: int, end: int) -> None:
