@@ -284,6 +284,7 @@ def test_bytes_are_a_value_or_refused_and_a_value_has_one_form(name: str, raw: b
         ("int", b"one"),
         ("float", b"?"),
         ("json", b"{"),
+        ("json", b"[NaN, -Infinity]"),
         ("array<float>", b'["one"]'),
         ("array<float32>", b"[1" + b"0" * 400 + b"]"),
         ("map<float,str>", b'[["one","a"]]'),

@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Generic, SupportsIndex, TypeVar
+from typing import Any, Final, Generic, NoReturn, SupportsIndex, TypeVar
 
 from percola.errors import SchemaError
 
@@ -86,9 +86,13 @@ def _decode_bool(raw: bytes) -> bool:
     return raw == b"true"
 
 
+def _no_json(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
 # Created once: json.dumps would create an encoder, and json.loads detect an encoding, per value.
 _JSON_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-_JSON_DECODER: Final = json.JSONDecoder()
+_JSON_DECODER: Final = json.JSONDecoder(parse_constant=_no_json)
 
 MOST_NESTED: Final = 500
 """How deep lists and dictionaries of JSON may contain each other."""
