@@ -47,7 +47,8 @@ _ANNOUNCING: Final = 1 << 62
 """The byte of `rows.lock`, beyond every row's, that is locked while observers are announced."""
 _ALL: Final = b"!"
 """A wake-up for all tables: no mark of a table, and what earlier releases write."""
-_LONGEST_QUIET: Final = 1.0  # seconds
+_LONGEST_QUIET: Final = 1.0
+"""Seconds for which wake-ups are left unread at most: a listener may be added meanwhile."""
 _READ: Final = 4096
 _MANY: Final = 2048
 """After so many bytes of wake-ups there may have been no room for others: a FIFO has room for 4,096
