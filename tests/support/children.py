@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from signal import SIGSTOP
 from typing import Any, Concatenate, ParamSpec
 
 DEADLINE = 180.0
@@ -73,8 +74,10 @@ class Child:
         self._process.join()
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
+        """Send it a signal; one that stops it has stopped it when this returns."""
         os.kill(self.pid, number)
+        if number == SIGSTOP:
+            os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
 
 
 def ask(child: Child, *words: object) -> Any:
