@@ -22,6 +22,7 @@ costs a commit no additional page.
 from __future__ import annotations
 
 import functools
+import itertools
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -470,20 +471,12 @@ class LmdbStore(OneStepStore):
         found: list[tuple[int, bytes]] = []
         with environment.reading() as txn:
             cursor = txn.cursor(self._database(kind))
-            first = key + suffix(kind, high)
-            if kind in NEWEST_FIRST:
-                going, older = cursor.set_range(first), cursor.next
-            else:
-                going, older = _last_upto(cursor, first), cursor.prev
-            while going:
-                at = cursor.key()
-                ts = timestamp(at, kind) if at.startswith(key) else None
-                if ts is None or not low <= ts <= high:
+            for ts, value in _newest_first(cursor, key, kind, high):
+                if not low <= ts <= high:
                     break
-                found.append((ts, cursor.value()))
+                found.append((ts, value))
                 if limit is not None and len(found) >= limit:
                     break
-                going = older()
         return found
 
     def scan(
@@ -666,7 +659,9 @@ class LmdbStore(OneStepStore):
                     key, left = entry[:-8], versions
                 if left == 0:
                     if kind not in NEWEST_FIRST:  # They are the oldest.
-                        found[-(versions or 0) :] = _newest(cursor, cell, key, kind, versions or 0)
+                        newest = _newest_first(cursor, key, kind, MAX_TS)
+                        kept = [(cell, *one) for one in itertools.islice(newest, versions)]
+                        found[-len(kept) :] = kept[::-1]
                     going = _behind(cursor, key)
                     continue
                 value = cursor.value()
@@ -738,21 +733,17 @@ def _behind(cursor: Cursor, key: bytes) -> bool:
     return going
 
 
-def _last_upto(cursor: Cursor, key: bytes) -> bool:
-    """Move a cursor to the last entry up to `key`; returns whether there is one."""
-    return cursor.prev() if cursor.set_range(key + b"\0") else cursor.last()
-
-
-def _newest(
-    cursor: Cursor, cell: Cell, key: bytes, kind: Kind, most: int
-) -> list[tuple[Cell, int, bytes]]:
-    """The newest `most` entries of a cell that has as many, of a kind whose oldest come first."""
-    found = []
-    _last_upto(cursor, key + suffix(kind, MAX_TS))
-    for _ in range(most):
-        found.append((cell, timestamp(cursor.key(), kind), cursor.value()))
-        cursor.prev()
-    return found[::-1]
+def _newest_first(cursor: Cursor, key: bytes, kind: Kind, high: int) -> Iterator[tuple[int, bytes]]:
+    """A cell's entries of a kind up to the timestamp `high`, newest first."""
+    first = key + suffix(kind, high)
+    if kind in NEWEST_FIRST:
+        going, older = cursor.set_range(first), cursor.next
+    else:  # From the last one up to it.
+        going, older = cursor.set_range(first + b"\0"), cursor.prev
+        going = cursor.prev() if going else cursor.last()
+    while going and (at := cursor.key()).startswith(key):
+        yield timestamp(at, kind), cursor.value()
+        going = older()
 
 
 def _records(cursor: Cursor, key: bytes, going: bool) -> Iterator[tuple[int, bytes]]:
