@@ -120,7 +120,7 @@ class Events(Generic[R]):
                 "declares, or that `repo.table` returns."
             )
         self._table = table
-        self._members = _usual(table) if columns is None else _listed(table, columns)
+        self._members = usual(table) if columns is None else _listed(table, columns)
         if not self._members:
             raise SchemaError(
                 f"Events of the table {table.name!r} need a column besides the row's key: a row is "
@@ -250,7 +250,7 @@ class Events(Generic[R]):
         return found
 
 
-def _usual(table: Table[R]) -> list[Member[R]]:
+def usual(table: Table[R]) -> list[Member[R]]:
     """The columns and families of a table, without the records of recipes.
 
     A record outlives its row until the recipe's observer has run: the row would not be deleted yet.

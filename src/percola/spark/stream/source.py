@@ -43,9 +43,9 @@ from percola import (
     UsageError,
     WrongTypeError,
 )
-from percola.debezium import Events
+from percola.debezium import Events, usual
 from percola.feed import RowImage, check_start, read_changes, read_rows, settle, settled, since
-from percola.schema import RECORD, WeakColumn
+from percola.schema import WeakColumn
 from percola.spark.columns import NEVER_NULL, Chosen, arrays_of, cells_of, check_nulls, chosen
 from percola.spark.options import Options
 from percola.spark.partitioning import row_ranges
@@ -286,12 +286,9 @@ def _past(schema: StructType, options: Options) -> tuple[str, StructType | None]
 def _enveloped(table: Table[Any], options: Options) -> list[Chosen]:
     """The columns that events show, without the row's key; see `percola.debezium.Events`."""
     names = options.text("columns")
+    shown = {one.name for one in (usual(table) if names is None else table.members)}
     found = chosen(table, None, names, options.row_column)
-    return [
-        one
-        for one in found
-        if one.member is not None and (names is not None or not one.member.name.startswith(RECORD))
-    ]
+    return [one for one in found if one.member is not None and one.member.name in shown]
 
 
 def _events(table: Table[Any], columns: Sequence[Chosen], options: Options) -> Events[Any]:
