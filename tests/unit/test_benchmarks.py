@@ -452,19 +452,24 @@ def test_a_changed_page_that_is_not_taken_ends_the_steady_pass(
             chain._steady(repo, MagicMock(), pages[1:2], 1e9, figures)
 
 
-@pytest.mark.parametrize("fails", ["", "assemble"])
-def test_stages_are_told_only_if_no_observer_has_failed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pages: list[Capture], fails: str
-) -> None:
-    build = stages.build_observers
+def have_fail(monkeypatch: pytest.MonkeyPatch, module: Any, name: str) -> None:
+    """Have an observer that a benchmark builds fail on every change."""
+    build = module.build_observers
 
     def fail(*_: object) -> None:
         raise LookupError
 
     def observers(index: Any) -> list[Any]:
-        return [replace(one, function=fail) if one.name == fails else one for one in build(index)]
+        return [replace(one, function=fail) if one.name == name else one for one in build(index)]
 
-    monkeypatch.setattr(stages, "build_observers", observers)
+    monkeypatch.setattr(module, "build_observers", observers)
+
+
+@pytest.mark.parametrize("fails", ["", "assemble"])
+def test_stages_are_told_only_if_no_observer_has_failed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pages: list[Capture], fails: str
+) -> None:
+    have_fail(monkeypatch, stages, fails)
     wrong: Any = pytest.raises(StageError, match="1 changes were dead-lettered")
     with wrong if fails else nullcontext():
         assert stages.measure_stages(tmp_path, pages[:1]).pages == 1
@@ -490,16 +495,8 @@ def test_changes_are_measured_in_a_cluster_of_so_many_pages(
 def test_calls_are_told_only_if_all_work_was_done(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pages: list[Capture], fails: str
 ) -> None:
-    build = calls.build_observers
-
-    def fail(*_: object) -> None:
-        raise LookupError
-
-    def observers(index: Any) -> list[Any]:
-        return [replace(one, function=fail) if one.name == fails else one for one in build(index)]
-
     monkeypatch.setattr(calls, "sample", lambda: pages[:4])
-    monkeypatch.setattr(calls, "build_observers", observers)
+    have_fail(monkeypatch, calls, fails)
     store = MemoryStore()
     wrong: Any = pytest.raises(StageError, match=r"[1-9] cells are still dirty, and .* failed")
     with wrong if fails else nullcontext():
