@@ -19,9 +19,14 @@
     return Boolean(list) && !list.hidden;
   }
 
-  function close() {
+  // Completions that are on their way come too late.
+  function expectNone() {
     clearTimeout(timer);
     if (asked) asked.abort();
+  }
+
+  function close() {
+    expectNone();
     if (!list) return;
     list.hidden = true;
     chosen = -1;
@@ -30,8 +35,7 @@
   }
 
   function choose(place) {
-    clearTimeout(timer);
-    if (asked) asked.abort();
+    expectNone();
     const items = [...list.children];
     chosen = place < -1 ? items.length - 1 : place >= items.length ? -1 : place;
     items.forEach((item, at) => item.setAttribute("aria-selected", String(at === chosen)));
@@ -84,8 +88,7 @@
     field.setAttribute("aria-expanded", "false");
     field.addEventListener("input", () => {
       typed = field.value;
-      clearTimeout(timer);
-      if (asked) asked.abort();
+      expectNone();
       timer = setTimeout(complete, WAIT_MS);
     });
     field.addEventListener("blur", close);
