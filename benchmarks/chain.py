@@ -42,6 +42,7 @@ from benchmarks.measure import (
     temporary_folder,
     write_json,
 )
+from benchmarks.processes import check_no_failures
 from benchmarks.stages import measure_stages
 from percola import PercolaError, Repository
 from percola.spark import spark_session
@@ -109,10 +110,7 @@ def measure_chain(
                 ]
             if workers.restarts:
                 raise ChainError(f"{workers.restarts} worker processes died on the way.")
-        if repo.dead_lettered():
-            raise ChainError(
-                f"{repo.dead_lettered()} changes were dead-lettered: observers failed."
-            )
+        check_no_failures(repo)
     return figures
 
 

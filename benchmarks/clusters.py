@@ -38,6 +38,7 @@ from benchmarks.measure import (
     temporary_folder,
     write_json,
 )
+from benchmarks.processes import check_no_failures
 from percola import Observer, PercolaError, Repository, Worker
 from webindex import tables
 from webindex.crawl.warc import Capture
@@ -160,8 +161,7 @@ class Cluster(Changes):
 
     def check(self, pages: int) -> None:
         """PercolaError unless the largest cluster has so many pages, and no observer has failed."""
-        if failed := self.repo.dead_lettered():
-            raise PercolaError(f"{failed:,} changes were dead-lettered: observers failed.")
+        check_no_failures(self.repo)
         with self.repo.snapshot() as now:
             rows = now.scan(tables.clusters, columns=[tables.member])
             found = max((len(row.family(tables.member)) for row in rows), default=0)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.measure import cpu_seconds, parse_sizes
-from percola import PercolaError
+from percola import PercolaError, Repository
 
 _LOOK_SECONDS: Final = 1.0
 
@@ -37,6 +37,12 @@ ROLES: Final = {
 
 class StageError(PercolaError):
     """A stage of a benchmark did not do the work to be measured."""
+
+
+def check_no_failures(repo: Repository) -> None:
+    """StageError if changes were dead-lettered: what observers failed to do has cost nothing."""
+    if failed := repo.dead_lettered():
+        raise StageError(f"{failed:,} changes were dead-lettered: observers failed.")
 
 
 @dataclass(slots=True)

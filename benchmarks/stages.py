@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.crawl import write_warc
-from benchmarks.processes import StageError
+from benchmarks.processes import check_no_failures
 from percola import Observer, Repository, Transaction, Worker, WorkerOptions
 from webindex.crawl.warc import Capture, read_captures
 from webindex.load.transaction import load_captures
@@ -110,8 +110,7 @@ def measure_stages(folder: Path, captures: Sequence[Capture]) -> Stages:
             found.waiting = max(0.0, found.seconds - (time.process_time() - on_processor))
         finally:
             worker.stop()
-        if failed := repo.dead_lettered():
-            raise StageError(f"{failed:,} changes were dead-lettered: observers failed.")
+        check_no_failures(repo)
         for metric in worker.metrics.registry.collect():
             for sample in metric.samples:
                 if sample.name == "percola_observer_seconds_sum":
