@@ -24,18 +24,6 @@ from percola.devcluster import jars
 ROOT = Path(__file__).resolve().parents[1]
 SCRIPTS = ROOT / "scripts"
 INTEGRATION = "tests/integration/"
-NO_SPARK = tuple(
-    f"{INTEGRATION}test_{what}"
-    for what in (
-        "store_",
-        "opensearch",
-        "oracle_",
-        "devcluster",
-        "histories_",
-        "site_",
-        "webindex_",
-    )
-)
 SPARK = INTEGRATION + "test_spark_"
 JAVA_WITHIN = INTEGRATION + "test_store_hbase"
 TOGETHER = (SPARK, INTEGRATION, JAVA_WITHIN)
@@ -155,32 +143,50 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def scope_of(nodeid: str) -> str:
-    """What a test stays together with: its file, or all files that run Spark or Java within."""
+    """What a test stays together with: its file, or all files that share a session or Java."""
     file = nodeid.partition("::")[0]
     if file.startswith(JAVA_WITHIN):
         return JAVA_WITHIN
-    if not file.startswith(INTEGRATION) or file.startswith(NO_SPARK):
+    if not _shares_session(file):
         return file
     return SPARK if file.startswith(SPARK) else INTEGRATION
+
+
+@functools.cache
+def _shares_session(file: str) -> bool:
+    """Whether tests of a file are given Spark's session, or claim on servers what such ones do."""
+    if not file.startswith(INTEGRATION):
+        return False
+    text = (ROOT / file).read_text()
+    return "spark: SparkSession" in text or (file.startswith(SPARK) and "borrow(" in text)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where long tests that would begin late are left out, begin those last that take the longest.
 
-    A minute with servers is that of a hundred other long tests.
+    A minute with servers is that of a hundred other long tests. Of files with servers those begin
+    first that may take the longest: otherwise all would wait for them in the end.
     """
+    if config.getoption("--long-within") is None:
+        return
+    allowed: dict[str, float] = {}
+    for item in items:
+        if mark := item.get_closest_marker("timeout"):
+            scope = scope_of(item.nodeid)
+            allowed[scope] = max(allowed.get(scope, 0), mark.args[0])
 
-    def turn(item: pytest.Item) -> int:
+    def turn(item: pytest.Item) -> tuple[int, float]:
         scope = scope_of(item.nodeid)
-        return 0 if scope in TOGETHER else 2 if scope.startswith(INTEGRATION) else 1
+        if scope in TOGETHER:
+            return 0, 0
+        return (2, -allowed.get(scope, 0)) if scope.startswith(INTEGRATION) else (1, 0)
 
-    if config.getoption("--long-within") is not None:
-        items.sort(key=turn)
+    items.sort(key=turn)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """A few processes (`make test`). What runs Spark stays together: a session takes time to start.
+    """A few processes (`make test`). What shares Spark's session stays together: it starts slowly.
 
     Percola's own tests on Spark are one piece, the index's the other. The store on HBase has a JVM
     in its process: one process runs nothing else, and mostly waits. All the rest goes by files to
