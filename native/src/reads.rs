@@ -7,7 +7,7 @@
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex};
 
 use pyo3::buffer::PyBuffer;
@@ -312,6 +312,8 @@ impl Reads {
 fn is_below(safe_point: &PyBuffer<u64>, ts: u64) -> bool {
     // SAFETY: the buffer has at least one aligned integer, which other processes change.
     let safe_point = unsafe { AtomicU64::from_ptr(safe_point.buf_ptr().cast()) };
+    // After what the transaction has read of LMDB's: arm64 may change the order of two loads.
+    fence(Ordering::Acquire);
     safe_point.load(Ordering::Acquire) > ts
 }
 
