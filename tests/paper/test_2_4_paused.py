@@ -146,11 +146,12 @@ def test_n2_another_observer_of_the_column_goes_on_and_does_not_answer_for_a_pau
     assert bench.operator.pending() == {}
 
 
+@pytest.mark.parametrize("others", [False, True], ids=["alone", "beside a paused one of others"])
 def test_observers_that_are_paused_in_turn_answer_the_change_between_them(
-    ground: Ground, ran: Ran
+    ground: Ground, ran: Ran, others: bool
 ) -> None:
-    a, b = ran.observer("a", contents), ran.observer("b", contents)
-    bench = Operated(ground, a, b)
+    a, b, c = ran.observer("a", contents), ran.observer("b", contents), ran.observer("c", target)
+    bench = Operated(ground, a, b, c)
     bench.operator.pause_observer(a)
     bench.write(contents, "x")
     bench.look()
@@ -159,6 +160,8 @@ def test_observers_that_are_paused_in_turn_answer_the_change_between_them(
     bench.look()
     assert ran.take() == [("a", "x"), ("b", "x")]
     assert bench.operator.pending() == {"docs.contents": 1}, "each left it to the other"
+    if others:
+        bench.operator.pause_observer(c)
     bench.operator.resume_observer(b)
     bench.look()
     assert ran.take() == [], "both have handled it"

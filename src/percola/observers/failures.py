@@ -207,7 +207,8 @@ class Failures:
         # An observer without a record may have run already: acknowledgments are not read here.
         if any(one.name not in attempts for one in active):
             return 0.0
-        if active is not group and all(_is_done(store, attempts[one.name]) for one in active):
+        waits = len(active) < len(group)  # For one of its own: others may be paused as well.
+        if waits and all(_is_done(store, attempts[one.name]) for one in active):
             return math.inf
         return self.until_next_attempt(raw, paused)
 
