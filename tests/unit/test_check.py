@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from stores import Ground, cell_of
+from stores import Ground, SeamStore, cell_of, stopped
 
 import percola
 from percola import Repository, Table
@@ -26,6 +27,7 @@ from percola.cells import (
 from percola.maintenance.check import Counts, Severity, check
 from percola.store.base import Delete, Put, RowMutation
 from percola.store.lmdb.store import LmdbStore
+from percola.transactions.lock_resolver import JOBS_TABLE
 from tests.unit.checked import (
     LARGE,
     TABLES,
@@ -34,6 +36,7 @@ from tests.unit.checked import (
     measure,
     only,
     recluster,
+    sound,
     title,
     work,
     write,
@@ -307,6 +310,36 @@ def test_a_late_lock_below_the_safe_point_is_only_noted(repo: Repository) -> Non
     repo.context.store.raise_safe_point(ts + 1)
     damage(repo, "bank", b"Joe", Put(Kind.LOCK, b"bal", ts, lock(cell_of(bal, "Bob"))))
     assert only(repo, "late-lock").severity is Severity.NOTE
+
+
+def test_a_primary_lock_that_was_lost_with_a_server_is_only_noted(repo: Repository) -> None:
+    store: Any = repo.context.store
+    store.has_volatile_writes = True
+    ts = repo.context.oracle.timestamp()
+    damage(repo, "bank", b"Joe", Put(Kind.LOCK, b"bal", ts, lock(cell_of(bal, "Bob"))))
+    assert only(repo, "lost-primary-lock").severity is Severity.NOTE
+    # As it says, who meets the lock rolls the transaction back. A job's primaries are durable.
+    assert repo.snapshot().get(bal, "Joe") is None
+    damage(repo, "bank", b"Joe", Put(Kind.LOCK, b"bal", ts, lock(Cell(JOBS_TABLE, b"j", b"p"))))
+    assert only(repo, "lock-without-primary").severity is Severity.ERROR
+
+
+def test_a_long_value_that_the_commit_point_will_put_is_not_missing_yet(ground: Ground) -> None:
+    """As on HBase, in the row of a primary; in any other row it is put with its lock."""
+    store = SeamStore(ground.store)
+    store.has_volatile_writes = True
+    repo = ground.repo(TABLES, store=store, one_step=False)
+
+    def commit() -> None:
+        with repo.transaction() as t:
+            t.set(title, "r", "long" * 100)
+            t.set(title, "s", "long" * 100)
+
+    with stopped(store, commit, "commit", "r") as committing:
+        sound(repo)
+        damage(repo, "docs", b"s", Delete(Kind.DATA, b"title", *ground.lock_holders(title, "s")))
+        assert only(repo, "lock-without-data").cell == cell_of(title, "s")
+    committing.result(20)
 
 
 def test_a_key_that_cannot_be_read_is_found_and_other_tables_are_walked(tmp_path: Path) -> None:

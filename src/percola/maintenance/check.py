@@ -21,10 +21,12 @@ judged in the complete state of one moment. In between,
                         turns from lock to record in one mutation, and keeps the record for as
                         long as a lock of its transaction is left (P4, P12). The other lock is
                         there all the while, so a primary with neither has lost it; below
-                        the safe point, where nothing commits any more, that is only a note.
+                        the safe point, where nothing commits any more, that is only a note,
+                        and so it is where a server that dies may lose primaries' locks
+                        (`Store.has_volatile_writes`).
     the last timestamp  is requested. It only goes up, and was handed out before it was used.
-    the schema          is read, if it seems to lack a column. It only grows, and does so before
-                        the new column is written.
+    the schema          is read, if it seems to lack a column, or not to have it as an observed
+                        one. It only grows, and does so before the new column is written.
 
     a table's feed      agrees with the row's records (`percola.maintenance.feed_rules`).
 
@@ -69,9 +71,10 @@ from percola.maintenance.row_rules import (
 )
 from percola.ranges import HERE, Runner, TableRange, whole
 from percola.repository import Repository
-from percola.schema import Schema
+from percola.schema import Column, Schema
 from percola.store.walks import walk_kind
 from percola.transactions.context import TransactionContext
+from percola.transactions.lock_resolver import JOBS_TABLE
 
 __all__ = ["Counts", "Finding", "Severity", "check"]
 
@@ -329,7 +332,8 @@ class _Walk:
     def examine(self, table: str, row: bytes, entries: RowEntries) -> Iterator[Finding]:
         """The findings of a row, assuming that its entries were read at one moment."""
         self._learn_columns(table, entries)
-        yield from judge(table, row, entries, self._columns, self.last_ts)
+        volatile = self._store.has_volatile_writes
+        yield from judge(table, row, entries, self._columns, self.last_ts, volatile=volatile)
         for column, one in entries.items():
             for start_ts, raw in one.lock.items():
                 try:
@@ -389,6 +393,12 @@ class _Walk:
                 # has removed its rollback; it then notices, and commits nothing.
                 message += ": below the safe point such a transaction commits no more."
                 yield Finding("late-lock", cell, start_ts, message, Severity.NOTE)
+            elif self._store.has_volatile_writes and primary.table != JOBS_TABLE:
+                message += (
+                    ": a server of the store has ended before it had stored the primary's lock, so "
+                    "the transaction will not commit. Who meets this lock rolls it back."
+                )
+                yield Finding("lost-primary-lock", cell, start_ts, message, Severity.NOTE)
             else:
                 yield Finding("lock-without-primary", cell, start_ts, message + ".")
             return
