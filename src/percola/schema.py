@@ -547,7 +547,7 @@ class Schema:
         """
         tables = dict(self._tables)
         for table in declared:
-            if len(list(table.members)) == len(list(tables[table.name].members)):
+            if _described(table) == _described(tables[table.name]):
                 kept = tables[table.name].feed and not table.feed
                 tables[table.name] = table._with_feed() if kept else table
         return Schema(tables.values())
@@ -596,6 +596,11 @@ class Schema:
                         "column, or declare it as it was."
                     )
         return Schema.from_json(json.dumps(merged))
+
+
+def _described(table: Table[Any]) -> set[tuple[str, bool]]:
+    """The members of a table, and whether they are observed, which may change."""
+    return {(one.name, isinstance(one, Column) and one.observed) for one in table.members}
 
 
 def _stored_table(stored: Mapping[str, Any]) -> Table[Any]:

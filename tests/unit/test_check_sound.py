@@ -209,6 +209,18 @@ def test_a_column_that_another_program_added_meanwhile_is_not_unknown(ground: Gr
     sound(repo)
 
 
+def test_a_column_that_another_program_has_begun_to_observe_is_not_an_unobserved_one(
+    ground: Ground,
+) -> None:
+    repo = ground.repo(TABLES)
+    title = Table("docs").column("title", str, observed=True)
+    other = ground.repo([title.table])
+    write(other, title, "r", "new")
+    sound(repo)
+    Worker(other, [observer(title, name="o")(lambda t, row: None)], threads=1).run_until_idle()
+    sound(repo)
+
+
 # --- Beside others ----------------------------------------------------------------------
 
 

@@ -407,10 +407,17 @@ class _Walk:
         self._primaries.add((primary, start_ts))
 
     def _learn_columns(self, table: str, entries: RowEntries) -> None:
-        """Read the schema again if a column is not in it: another program may have added it."""
-        for name in entries:
+        """Read the schema again if a column is not in it, or not as an observed one.
+
+        Another program may have added it, or declared it as observed, since.
+        """
+        for name, one in entries.items():
             column = acknowledged_column(name) or name
-            if self._columns.of(table, column) is None and (table, column) not in self._missing:
+            found = self._columns.of(table, column)
+            is_notified = name != column or bool(one.notify or one.lock)
+            if isinstance(found, Column) and is_notified and not found.observed:
+                found = None
+            if found is None and (table, column) not in self._missing:
                 stored = stored_schema(self._store)
                 self._columns = Columns(stored.with_codecs_of(self._schema))
                 if len(self._missing) < _REMEMBERED:
