@@ -12,6 +12,7 @@ from stores import Ground, SeamStore, cell_of, notify, put
 
 from percola import StoreError, Table, Transaction, Worker, observer
 from percola.cells import Kind
+from percola.observers import failures
 from percola.store.base import Delete, Put, RowMutation
 from percola.transactions import two_phase
 
@@ -59,11 +60,12 @@ def test_while_the_store_refuses_to_remove_what_is_answered_a_worker_pauses_and_
     assert ground.entries(contents, "a", Kind.NOTIFY) == []
 
 
-@pytest.mark.parametrize("writes", [False, True], ids=["reads", "writes its row"])
+@pytest.mark.parametrize("does", ["reads", "writes its row", "raises"])
 def test_a_cell_that_was_notified_more_often_than_one_mutation_may_change_is_answered(
-    ground: Ground, monkeypatch: pytest.MonkeyPatch, writes: bool
+    ground: Ground, monkeypatch: pytest.MonkeyPatch, does: str
 ) -> None:
     monkeypatch.setattr(two_phase, "_ANSWERS", 10)
+    monkeypatch.setattr(failures, "_AT_ONCE", 10)
     largest: list[int] = []
 
     def bound(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
@@ -74,7 +76,9 @@ def test_a_cell_that_was_notified_more_often_than_one_mutation_may_change_is_ans
 
     @observer(poke)
     def measure(t: Transaction, row: str) -> None:
-        if writes:
+        if does == "raises":
+            raise ValueError(row)
+        if does == "writes its row":
             t.set(size, row, 1)
             t.set(size, row + " and another", 1)
 
@@ -84,7 +88,9 @@ def test_a_cell_that_was_notified_more_often_than_one_mutation_may_change_is_ans
         notify(repo, poke, "a")
     assert len(ground.entries(poke, "a", Kind.NOTIFY)) == 35
     store.hook = bound
-    Worker(repo, [measure], threads=1, retention=None).run_until_idle()
+    worker = Worker(repo, [measure], threads=1, attempts=2, first_wait=0.001, retention=None)
+    worker.run_until_idle()
     assert ground.entries(poke, "a", Kind.NOTIFY) == []
     assert 10 <= max(largest) <= 15
-    assert repo.snapshot().get(size, "a") == (1 if writes else None)
+    assert repo.snapshot().get(size, "a") == (1 if does == "writes its row" else None)
+    assert repo.dead_lettered() == (does == "raises")

@@ -39,7 +39,7 @@ import math
 import random
 import re
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -77,6 +77,8 @@ _FRAME: Final = re.compile(r'^[ |]*File ".*", line .*', re.MULTILINE)
 _PERIOD: Final = 60.0
 _PLACES: Final = 1_000
 """The most places that are remembered."""
+_AT_ONCE: Final = 10_000
+"""The most notify entries that one mutation removes: stores limit that, Bigtable to 100,000."""
 _NOBODY: Final[frozenset[str]] = frozenset()
 
 
@@ -326,13 +328,16 @@ class Failures:
         # A later failure replaces an earlier one.
         for ts, _ in self._context.store.entries(failed, Kind.FAILED, 0, newest - 1):
             changes.append(Delete(Kind.FAILED, failed.column, ts))
-        if answered:
+        fits = len(answered) <= _AT_ONCE
+        if answered and fits:
             changes += [Delete(Kind.NOTIFY, cell.column, ts) for ts in answered]
         else:
             dirty.attempts[one.name] = Attempts(count, None)
             changes.append(self._record(dirty))
         if not self._change(dirty, changes):
             return False
+        if not fits:
+            self._remove(dirty, answered)
         named = self._context.shown(cell)
         log.error("observer %s was dead-lettered on %s: %s", one.name, named, error)
         self._metrics.dead_lettered.labels(one.name).inc()
@@ -347,7 +352,13 @@ class Failures:
 
     def answer(self, dirty: DirtyCell) -> None:
         """Remove the notify entries of a change that is dead-lettered for all its observers."""
-        self._change(dirty, [Delete(Kind.NOTIFY, dirty.cell.column, ts) for ts in dirty.notified])
+        self._remove(dirty, dirty.notified)
+
+    def _remove(self, dirty: DirtyCell, timestamps: Iterable[int]) -> None:
+        """Remove notify entries of what is dead-lettered; the newest, with its record, goes last."""
+        gone = [Delete(Kind.NOTIFY, dirty.cell.column, ts) for ts in sorted(timestamps)]
+        for at in range(0, len(gone), _AT_ONCE):
+            self._change(dirty, gone[at : at + _AT_ONCE])
 
     def _record(self, dirty: DirtyCell) -> Put:
         return Put(Kind.NOTIFY, dirty.cell.column, dirty.newest, encode_attempts(dirty.attempts))
