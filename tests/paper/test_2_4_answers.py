@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from stores import Ground, SeamStore, cell_of, notify, put
+from stores import Ground, SeamStore, cell_of, notify, phase, put
 
-from percola import StoreError, Table, Transaction, Worker, observer
+from percola import OutcomeUnknownError, StoreError, Table, Transaction, Worker, observer
 from percola.cells import Kind
 from percola.observers import failures
 from percola.store.base import Delete, Put, RowMutation
@@ -94,3 +94,38 @@ def test_a_cell_that_was_notified_more_often_than_one_mutation_may_change_is_ans
     assert 10 <= max(largest) <= 15
     assert repo.snapshot().get(size, "a") == (1 if does == "writes its row" else None)
     assert repo.dead_lettered() == (does == "raises")
+
+
+@pytest.mark.parametrize("applied", [True, False], ids=["applied", "not applied"])
+def test_n5_a_run_of_which_it_is_unknown_whether_it_has_committed_is_no_failed_attempt(
+    ground: Ground, applied: bool
+) -> None:
+    store = SeamStore(ground.store)
+    repo = ground.repo(TABLES, store=store, one_step=False, lock_ttl_seconds=0.02)
+    unknown: list[RowMutation] = []
+
+    def lose(mutation: RowMutation, apply: Callable[[], bool]) -> bool:
+        if phase(mutation) != "commit" or len(unknown) == 3:
+            return apply()
+        if applied:
+            apply()
+        unknown.append(mutation)
+        store.entries = away  # type: ignore[method-assign]
+        raise OutcomeUnknownError("It does not answer.")
+
+    def away(*_: object) -> list[tuple[int, bytes]]:
+        del store.entries
+        raise StoreError("It is away.")
+
+    @observer(poke)
+    def measure(t: Transaction, row: str) -> None:
+        t.set(size, row, 1)
+
+    notify(repo, poke, "a")
+    store.hook = lose
+    worker = Worker(repo, [measure], threads=1, attempts=5, rescan=0.01, retention=None)
+    worker.run_until_idle()
+    assert len(unknown) == (1 if applied else 3)
+    assert worker.metrics.counts().get("observer_failures", {}) == {}
+    assert repo.snapshot().get(size, "a") == 1
+    assert ground.entries(poke, "a", Kind.NOTIFY) == []

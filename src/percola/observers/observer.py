@@ -69,7 +69,7 @@ from typing import Any, Final, Generic, Self, TypeAlias
 
 from percola.cells import Cell, Kind, Op, ack_column, decode_ts, encode_ts, failed_column
 from percola.coordination.wake_ups import pool_of
-from percola.errors import ObserverError, ObserverTimeoutError
+from percola.errors import CommitUnknownError, ObserverError, ObserverTimeoutError, StoreError
 from percola.observers.run_records import Recorder
 from percola.schema import Column, Family, R, Table, WeakColumn, check_name
 from percola.transactions.context import TransactionContext
@@ -427,11 +427,15 @@ def _commit(transaction: Transaction, recorder: Recorder | None) -> None:
     """Commit a run; StoreError if it has committed, but its notify entries may still be there.
 
     The cell is found dirty again at once. Without the error, the worker would retry without a
-    pause for as long as the store refuses.
+    pause for as long as the store refuses. It is also a StoreError if the outcome is unknown: the
+    next run finds the acknowledgment or not, and no attempt of the observer's has failed.
     """
     if recorder is not None:
         recorder.write()
-    transaction.commit()
+    try:
+        transaction.commit()
+    except CommitUnknownError as error:
+        raise StoreError(str(error)) from error
     if transaction.unfinished is not None:
         raise transaction.unfinished
 
