@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -27,11 +28,13 @@ from stores import (
 )
 
 from percola import ConflictError, Repository, RolledBackError, Table
-from percola.cells import Kind, Op, decode_lock, decode_write
+from percola.cells import Kind, LockRecord, Op, decode_lock, decode_write, encode_lock
+from percola.coordination.memory import MemoryCoordination
 from percola.errors import OutcomeUnknownError
-from percola.store.base import RowMutation
+from percola.store.base import Put, RowMutation
+from percola.store.memory import MemoryStore
 from percola.transactions import read_cache
-from percola.transactions.lock_resolver import ROLLED_BACK
+from percola.transactions.lock_resolver import ROLLED_BACK, LockResolver
 
 bank = Table("bank")
 bal = bank.column("bal", int)
@@ -321,6 +324,22 @@ def test_p8_each_reader_watches_for_itself(pair: Pair) -> None:
     assert pair.other.context.resolver.try_resolve(cell, pair.start_ts, raw)
     pair.gate.open()
     assert isinstance(committing.exception(20), RolledBackError)
+
+
+def test_p8_what_a_dead_job_has_locked_is_cleaned_up_however_many_transactions_it_began() -> None:
+    store, clock = MemoryStore(), ScriptedClock()
+    store.create_tables(["bank"])
+    locks = []
+    for start_ts in range(1, 12_001):
+        primary = cell_of(bal, str(start_ts))
+        lock = encode_lock(LockRecord(Op.PUT, primary, "", 0, int(1000 * TTL), False, b"1"))
+        locks.append((primary, start_ts, lock))
+        put_lock = Put(Kind.LOCK, b"bal", start_ts, lock)
+        store.mutate([RowMutation("bank", primary.row, (), [put_lock])])
+    resolver = LockResolver(store, MemoryCoordination(), clock, random.Random(0))
+    assert resolver.try_resolve_all(locks)[0] == 0
+    clock.now += TTL
+    assert resolver.try_resolve_all(locks)[0] == len(locks)
 
 
 @pytest.fixture

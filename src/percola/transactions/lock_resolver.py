@@ -55,6 +55,9 @@ from percola.store.base import Condition, Delete, Put, RowMutation, Store
 from percola.transactions.read_cache import batches
 
 _CACHED: Final = 10_000
+_WATCHED: Final = 100_000
+"""Transactions that are watched. Of more none would be for its time to live, if all are looked at
+in turn: those that a Spark job has begun, say."""
 _TOGETHER: Final = 1_000
 _FIRST_WAIT: Final = 0.0005
 _LONGEST_WAIT: Final = 0.05
@@ -351,7 +354,7 @@ class LockResolver:
         with self._guard:
             wall_ms, since = self._watched.get((primary, start_ts), (-1, now))
             if wall_ms != lock.wall_ms:
-                if len(self._watched) > _CACHED:
+                if len(self._watched) > _WATCHED:
                     self._watched.clear()
                 self._watched[primary, start_ts] = (lock.wall_ms, now)
                 return False
