@@ -10,6 +10,7 @@ from stores import Ground, ground, notify
 
 from percola import Repository, Table, Worker, observer
 from percola.cells import Cell, Kind
+from percola.observers.schedule import Schedule
 
 __all__ = ["ground"]
 
@@ -76,3 +77,22 @@ def test_work_that_is_handed_from_table_to_table_is_never_taken_for_none(
     assert not is_idle()
     ball.catch()
     assert is_idle()
+
+
+def test_a_worker_that_is_told_to_end_asks_no_further_whether_anything_is_left(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where others draw timestamps meanwhile, it would ask a thousand times; each may be long."""
+    repo = ground.repo([first])
+    worker = Worker(repo, [observer(stirred, name="one")(lambda t, row: None)], threads=1)
+    looks: list[int] = []
+
+    def look(*_: object, **__: object) -> bool:
+        looks.append(repo.context.oracle.timestamp())
+        if len(looks) == 5:
+            worker.stop(wait=False)
+        return False
+
+    monkeypatch.setattr(Schedule, "_is_dirty", look)
+    assert worker.run_until_idle() is False
+    assert len(looks) < 10

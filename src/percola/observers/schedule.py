@@ -74,16 +74,18 @@ class Schedule:
         self.clean = CleanTables(rescan, wake)
         self.ending = False
 
-    def is_idle(self) -> bool:
+    def is_idle(self, stopped: Callable[[], bool] = lambda: False) -> bool:
         """Whether no notify entry is left for these observers, in the whole repository.
 
         An entry is removed only after its observer's commit, so a run in progress counts as work;
         so does a lock on an observed cell, if resolving it puts the notify entry. What only paused
-        observers have yet to handle does not count.
+        observers have yet to handle does not count. Once `stopped`, it is False.
         """
         # The locks before the notify entries: a commit in between is then seen as an entry.
         return self._context.oracle.at_one_moment(
-            lambda: not (self._is_dirty() or self.finish_the_dead() or self._is_dirty())
+            lambda: (
+                not (stopped() or self._is_dirty() or self.finish_the_dead() or self._is_dirty())
+            )
         )
 
     def note_wake_up(self, wake_up: bytes = EVERY_TABLE) -> float:

@@ -57,6 +57,8 @@ __all__ = ["Worker", "WorkerOptions"]
 log = logging.getLogger("percola.worker")
 
 _LOOK: Final = 0.02
+_LONGEST_LOOK: Final = 1.0
+"""Seconds after which a worker that works until it is idle sees whether it is to end, at most."""
 _WATCH: Final = 1.0
 """Seconds between looks for observers that exceed the time limit, at most."""
 _COLLECTING: Final = 0.1  # of a thread's time
@@ -270,7 +272,7 @@ class Worker:
         """
         self._schedule.ending = True
         try:
-            done = self._work(self.is_idle)
+            done = self._work(lambda: self._schedule.is_idle(lambda: self._runs.stopping))
         finally:
             self._schedule.ending = False
         if done and self._options.warn_unobserved:
@@ -331,7 +333,7 @@ class Worker:
                         break
                     # Waits for the end only, not for the wake-up of every commit. The question may
                     # take long if many cells wait for a paused observer.
-                    self._stopped.wait(max(_LOOK, time.monotonic() - began))
+                    self._stopped.wait(min(_LONGEST_LOOK, max(_LOOK, time.monotonic() - began)))
             finally:
                 self.stop()
         if done:
