@@ -343,10 +343,10 @@ def test_a_queue_needs_an_exporter() -> None:
         Export("out", exporters=0)
 
 
-@pytest.mark.parametrize("bad", [{"most": 0}, {"workers": 0}])
-def test_exporters_that_would_take_nothing_are_refused(bad: dict[str, int]) -> None:
+@pytest.mark.parametrize("bad", [{"most": 0}, {"workers": 0}, {"most": "500"}, {"workers": "2"}])
+def test_exporters_that_would_take_nothing_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(ObserverError, match="at least one entry at a time"):
-        Export("queue").observers(lambda t, entries: None, **bad)  # type: ignore[arg-type]
+        Export("queue").observers(lambda t, entries: None, **bad)
 
 
 def test_a_receiver_that_is_away_is_waited_for_if_its_error_is_transient() -> None:

@@ -223,10 +223,10 @@ class Export(Checkable):
                 receiver has to compare epochs and to take an entry in one step.
         """
         name = name or f"{self.table.name}.export"
-        if most < 1 or workers < 1:
+        if not all(isinstance(one, int) and one >= 1 for one in (most, workers)):
             raise ObserverError(
                 f"The exporters {name!r} take at least one entry at a time and run in at least one "
-                f"worker, but most is {most} and workers is {workers}."
+                f"worker, but most is {most!r} and workers is {workers!r}: these are numbers."
             )
         several = len(self.ready) > 1
         return [
