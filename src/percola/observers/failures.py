@@ -355,7 +355,7 @@ class Failures:
         self._remove(dirty, dirty.notified)
 
     def _remove(self, dirty: DirtyCell, timestamps: Iterable[int]) -> None:
-        """Remove notify entries of what is dead-lettered; the newest, with its record, goes last."""
+        """Remove notify entries of what is dead-lettered; the newest, with its record, last."""
         gone = [Delete(Kind.NOTIFY, dirty.cell.column, ts) for ts in sorted(timestamps)]
         for at in range(0, len(gone), _AT_ONCE):
             self._change(dirty, gone[at : at + _AT_ONCE])
