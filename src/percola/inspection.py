@@ -40,7 +40,7 @@ from percola.cells import (
 )
 from percola.connect.local import FORMAT, folder_in_use
 from percola.errors import PercolaError, UsageError
-from percola.paused import PausedObserver
+from percola.paused import NamedObserver, PausedObserver, name_of
 from percola.repository import Repository
 from percola.schema import Column, R, Schema, Table, WeakColumn
 from percola.store.base import Condition, Delete, Put, RowMutation
@@ -257,22 +257,26 @@ class Failure:
 def failures(
     repo: Repository,
     *,
-    observer: str | None = None,
+    observer: str | NamedObserver | None = None,
     table: Table[R] | None = None,
     row: R | None = None,
 ) -> Iterator[Failure]:
     """Dead-lettered changes, in the order of tables and rows.
 
-    Only those of the given observer, table, or row of that table, if given. Raises UsageError for
-    a row without its table.
+    Only those of the given observer (itself or its name), table, or row of that table, if given.
+    Raises UsageError for a row without its table, and for what is no observer.
     """
     return (one for one, _ in _letters(repo, observer, table, row))
 
 
 def _letters(
-    repo: Repository, observer: str | None, table: Table[R] | None, row: R | None
+    repo: Repository,
+    observer: str | NamedObserver | None,
+    table: Table[R] | None,
+    row: R | None,
 ) -> Iterator[tuple[Failure, list[int]]]:
     """The failures, each with the timestamps of all its entries."""
+    name = None if observer is None else name_of(observer)
     if row is not None and table is None:
         raise UsageError(f"Name the table of the row {row!r}: other tables may have such a row.")
     _check_table(table)
@@ -281,7 +285,7 @@ def _letters(
     for _, group in itertools.groupby(entries, key=lambda entry: entry[0]):
         found = list(group)
         one = failure(*found[-1])  # An older failure may have arrived late.
-        if observer in (None, one.observer):
+        if name in (None, one.observer):
             yield one, [ts for _, ts, _ in found]
 
 
@@ -302,7 +306,7 @@ def failure(cell: Cell, ts: int, raw: bytes) -> Failure:
 def retry_failures(
     repo: Repository,
     *,
-    observer: str | None = None,
+    observer: str | NamedObserver | None = None,
     table: Table[R] | None = None,
     row: R | None = None,
     progress: Callable[[int], None] = lambda retried: None,

@@ -58,6 +58,16 @@ class PausedObserver:
         return f"{self.name} ({self.reason})" if self.reason else self.name
 
 
+def name_of(observer: str | NamedObserver) -> str:
+    """The name of an observer that is given as such, or by it; UsageError for anything else."""
+    name = observer if isinstance(observer, str) else getattr(observer, "name", None)
+    if not isinstance(name, str) or not (observer is name or hasattr(observer, "columns")):
+        raise UsageError(
+            f"{observer!r} is no observer: pass what @observer(column) has made, or its name."
+        )
+    return name
+
+
 def paused_observers(store: Store) -> dict[str, PausedObserver]:
     """The paused observers by name, in order; costs one read of one cell."""
     return _decode(newest_version(store, _CELL)[1])

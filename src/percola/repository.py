@@ -54,7 +54,7 @@ from percola.gc.retention_holds import RETENTION, RetentionHold
 from percola.gc.time_log import CommitTimes, Moment
 from percola.oracle.base import Oracle
 from percola.oracle.embedded import EmbeddedOracle
-from percola.paused import NamedObserver, PausedObserver
+from percola.paused import NamedObserver, PausedObserver, name_of
 from percola.platform import fork_safety as forks
 from percola.ranges import HERE, Runner
 from percola.recording import Recording
@@ -350,7 +350,7 @@ class Repository:
         a schema without the observer's columns, ConflictingOptionsError for a long reason, and
         StoreError.
         """
-        context, name = self.context, _name_of(observer)
+        context, name = self.context, name_of(observer)
         if isinstance(observer, str):
             columns = self._columns_of(name)
         else:
@@ -379,7 +379,7 @@ class Repository:
 
         Returns what was paused. Raises UsageError if it is not paused, and StoreError.
         """
-        resumed = pauses.resume(self.context.store, _name_of(observer))
+        resumed = pauses.resume(self.context.store, name_of(observer))
         self.context.wake(None)
         return resumed
 
@@ -517,16 +517,6 @@ class Repository:
                 self._close()
             if self._context.spans is not None:
                 tracing.flush()
-
-
-def _name_of(observer: str | NamedObserver) -> str:
-    """The name of an observer that is given as such, or by it; UsageError for anything else."""
-    name = observer if isinstance(observer, str) else getattr(observer, "name", None)
-    if not isinstance(name, str) or not (observer is name or hasattr(observer, "columns")):
-        raise UsageError(
-            f"{observer!r} is no observer: pass what @observer(column) has made, or its name."
-        )
-    return name
 
 
 def transactional(

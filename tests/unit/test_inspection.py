@@ -328,7 +328,8 @@ def test_retry_takes_only_the_observer_table_or_row_it_is_told(repo: Repository)
     with repo.transaction() as t:
         for row in ("a", "a\0", "b"):
             t.set(contents, row, b"")
-    work(repo, Observer(contents, Breakable(), "one"), Observer(contents, Breakable(), "two"))
+    two = Observer(contents, Breakable(), "two")
+    work(repo, Observer(contents, Breakable(), "one"), two)
     assert len(list(inspection.failures(repo))) == 6
     assert inspection.retry_failures(repo, observer="three") == 0
     assert inspection.retry_failures(repo, table=bank) == 0
@@ -337,6 +338,9 @@ def test_retry_takes_only_the_observer_table_or_row_it_is_told(repo: Repository)
     assert inspection.retry_failures(repo, observer="one", table=docs, row="a") == 1
     assert inspection.retry_failures(repo, table=docs, row="a") == 1
     assert [one.cell.row for one in inspection.failures(repo)] == [b"a\0", b"a\0", b"b", b"b"]
+    with pytest.raises(UsageError, match="is no observer"):
+        inspection.retry_failures(repo, observer=contents)  # type: ignore[arg-type]
+    assert len(list(inspection.failures(repo, observer=two))) == 2, "or by its name"
     assert inspection.retry_failures(repo, observer="two") == 2
     assert {one.observer for one in inspection.failures(repo)} == {"one"}
 
