@@ -14,6 +14,7 @@ from stores import Crashed, Ground, SeamStore, cell_of, heard
 from percola import Repository, Table, Transaction, Worker, observer
 from percola.cells import MAX_TS, Cell, Kind
 from percola.gc import collector as gc
+from percola.maintenance.check import check
 from percola.store.base import RowMutation
 
 bank = Table("bank")
@@ -82,6 +83,7 @@ def test_a_row_with_much_to_remove_goes_in_parts_and_reads_the_same_in_between(
         sizes.append(len(mutation.changes))
         applied = apply()
         assert seen(reader) == before
+        assert list(check(reader)) == []
         return applied
 
     store = SeamStore(ground.store)

@@ -494,7 +494,13 @@ def _parts(changes: list[Put | Delete]) -> Iterator[list[Put | Delete]]:
     """Split the changes of one row, in their order, if they are more than a store accepts at once.
 
     A reader, or a collector that resumes after this one was killed, may see the row in between. So
-    a long value comes before its record, which is needed to find it; a delete after all that it
-    hides; and acknowledgments last.
+    a long value goes with its record, which comes right after it; a delete after all that it hides;
+    and acknowledgments last.
     """
-    yield from (changes[at : at + _CHANGES] for at in range(0, len(changes), _CHANGES))
+    at = 0
+    while at < len(changes):
+        end = at + _CHANGES
+        if end < len(changes) and changes[end - 1].kind is Kind.DATA:
+            end -= 1
+        yield changes[at:end]
+        at = end
