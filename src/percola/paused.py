@@ -79,8 +79,10 @@ def pause(
     """Pause an observer; if it is paused already, only its reason is replaced, if one is given.
 
     Returns what is paused. Raises ConflictingOptionsError for a reason of more than 1,000
-    characters.
+    characters, UsageError for one that is no text.
     """
+    if not isinstance(reason, str):
+        raise UsageError(f"The reason for a pause is a text, and not {reason!r}.")
     if len(reason) > _REASON_CHARACTERS:
         raise ConflictingOptionsError(
             f"The reason for a pause has {len(reason):,} characters: use up to "

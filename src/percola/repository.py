@@ -394,10 +394,12 @@ class Repository:
         within a second, which turning it on waits for; records stay for the retention. It costs
         each transaction of an observer one more cell.
 
-        Returns of which time all runs are recorded. Raises StoreError, and the errors of the
-        oracle.
+        Returns of which time all runs are recorded. Raises StoreError, the errors of the oracle,
+        and UsageError for what is no bool.
         """
         context = self.context
+        if not isinstance(on, bool):
+            raise UsageError(f"Runs are recorded, True, or not, False, and not {on!r}.")
         if on:
             return recording.start(context.store, context.oracle, self._clock)
         return recording.stop(context.store, context.oracle)

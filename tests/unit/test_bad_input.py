@@ -245,6 +245,10 @@ def test_texts_for_numbers_and_times_and_functions_for_observers_are_refused_in_
         "A rate of '5'": lambda: percola.rerun(repo, observer(seen)(index), rate=any_("5")),
         "index at .* is no observer: pass": lambda: repo.pause_observer(any_(index)),
         "title.* is no observer": lambda: repo.resume_observer(any_(title)),
+        "is a text, and not None": lambda: repo.pause_observer(
+            observer(seen)(index), reason=any_(None)
+        ),
+        "True, or not, False, and not 'off'": lambda: repo.record_runs(any_("off")),
     }
     for message, call in calls.items():
         with pytest.raises(UsageError, match=message):
@@ -430,6 +434,7 @@ def test_one_thing_in_place_of_a_list_is_refused_in_a_sentence(repo: Repository)
         "docs.title alone": lambda: now.scan(docs, columns=title),  # type: ignore[arg-type]
         "alone: put it in one": lambda: now.get_row(docs, "a", tags),  # type: ignore[arg-type]
         "The rows to read are a list, but this is 'abc'": lambda: now.get_rows(docs, "abc"),
+        r"pairs of .*, but one is .*docs\.title": lambda: now.get_many(any_([title, "abc"])),
         r"write \[look\]": lambda: Worker(repo, look),  # type: ignore[arg-type]
         r"Table\('docs'\) alone": lambda: percola.open("memory:", docs),  # type: ignore[arg-type]
     }

@@ -267,7 +267,11 @@ class Snapshot(SnapshotBase):
     def _get_many(self, cells: Iterable[tuple[Column[R, Any], R]]) -> list[Any]:
         self._check_usable()
         wanted = list(cells)
-        addresses = [self._cell(column, row) for column, row in wanted]
+        try:
+            addresses = [self._cell(column, row) for column, row in wanted]
+        except (TypeError, ValueError):
+            self._check_pairs(wanted)
+            raise
         missing = [address for address in dict.fromkeys(addresses) if self._needs_read(address)]
         states = self._read(missing) if missing else ()
         found = {address: state[2] for address, state in zip(missing, states, strict=True)}
@@ -276,6 +280,15 @@ class Snapshot(SnapshotBase):
             None if raw is None else column.decode_value(raw)
             for (column, _), raw in zip(wanted, raws, strict=True)
         ]
+
+    @staticmethod
+    def _check_pairs(cells: Sequence[object]) -> None:
+        for one in cells:
+            if not (isinstance(one, tuple | list) and len(one) == 2):
+                raise UsageError(
+                    f"The cells to read are pairs of a column and a row, but one is {one!r}: write "
+                    "get_many([(column, row), …])."
+                )
 
     def _needs_read(self, cell: Cell) -> bool:
         own = self._writes.get(cell)
