@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import sys
 
 import percola
@@ -12,7 +13,8 @@ if __name__ == "__main__":
     with percola.open("./shop", SCHEMA) as repo, repo.snapshot() as now:
         out = csv.writer(sys.stdout, lineterminator="\n")
         out.writerow(["user", "purchases", "cents", "products_seen", "last_event"])
-        for name, bought in spent.groups(now):
-            seen = looked_at.get(now, name)
-            newest = last.get(now, name)
-            out.writerow([name, bought["purchases"], bought["cents"], seen, newest])
+        users = spent.groups(now)
+        while some := dict(itertools.islice(users, 1000)):
+            seen, newest = looked_at.get_many(now, some), last.get_many(now, some)
+            for (name, bought), *features in zip(some.items(), seen, newest, strict=True):
+                out.writerow([name, bought["purchases"], bought["cents"], *features])

@@ -98,6 +98,7 @@ Contributions = Mapping[str, Any]
 
 ROWS = st.sampled_from(["a", "b", "c", "d", "e"])
 GROUPS = st.sampled_from(["red", "green/blue", "~%"])
+SOUGHT = ["~%", "none", "red", "green/blue", "red"]
 BATCHES = 4
 
 
@@ -159,6 +160,7 @@ def test_sums_agree_with_a_computation_of_everything(batches: Any) -> None:
         assert one["x"] == pytest.approx(sum(value.get("x", 0) for value in values), abs=1e-9)
         assert one.mean("n") == one["n"] / one.count
     assert {row.key for row in now.scan(recipe.table)} == set(expected), "empty groups are deleted"
+    assert recipe.get_many(now, iter(SOUGHT)) == [recipe.get(now, group) for group in SOUGHT]
 
 
 def test_a_sum_to_which_nothing_was_added_is_a_zero_of_its_type_and_no_missing_cell() -> None:
@@ -319,6 +321,7 @@ def test_distinct_values_agree_with_a_computation_of_everything(batches: Any) ->
         values = {value for one in held.values() for value in one.get(group, ())}
         assert recipe.get(now, group) == len(values)
         assert set(recipe.values(now, group)) == values
+    assert recipe.get_many(now, iter(SOUGHT)) == [recipe.get(now, group) for group in SOUGHT]
 
 
 # --- Trees ------------------------------------------------------------------------------
@@ -359,6 +362,7 @@ def test_a_tree_agrees_with_a_computation_of_everything(
             found = expected.get(group)
             wanted = aggregates[monoid.name](found) if found else None
             assert recipe.get(now, group) == wanted
+        assert recipe.get_many(now, iter(SOUGHT)) == [recipe.get(now, group) for group in SOUGHT]
 
     agrees()
 
@@ -739,6 +743,7 @@ def test_a_key_that_cannot_be_one_is_refused_before_anything_is_written(bad: Any
             lambda: seen.contribute(t, "a", {"g": [bad, "x"]}),
             lambda: best.contribute(t, "a", {bad: 1, "g": 1}),
             lambda: best.get(t, bad),
+            *(functools.partial(one.get_many, t, [bad]) for one in (sums, seen, best)),
             lambda: by_key.register(t, "a", [bad, "k"]),
             lambda: by_key.notify_owners(t, bad),
             lambda: queue.enter(t, bad),
@@ -757,6 +762,8 @@ def test_a_contribution_that_is_no_dictionary_is_refused(bad: Any) -> None:
     for recipe in recipes:
         with pytest.raises(WrongTypeError, match="a dictionary by group"):
             recipe.contribute(t, "a", bad)
+        with pytest.raises(WrongTypeError, match="lists of texts, but this is str 'abc'"):
+            recipe.get_many(t, "abc")
 
 
 def test_values_that_cannot_be_contributed_are_refused() -> None:

@@ -34,8 +34,8 @@ def check_key(text: object) -> None:
         raise WrongTypeError(f"The key {text!r} of a recipe is not valid Unicode text.") from error
 
 
-def keys_in(keys: Iterable[str]) -> list[str]:
-    """Different keys in order; WrongTypeError if one cannot be a key, or for a single text."""
+def listed(keys: Iterable[str]) -> list[str]:
+    """Keys as they come; WrongTypeError if one cannot be a key, or for a single text."""
     if isinstance(keys, str) or not isinstance(keys, Iterable):
         raise WrongTypeError(
             f"Keys and values of a recipe are lists of texts, but this is {type(keys).__name__} "
@@ -44,7 +44,12 @@ def keys_in(keys: Iterable[str]) -> list[str]:
     found = list(keys)
     for key in found:
         check_key(key)
-    return sorted(set(found))
+    return found
+
+
+def keys_in(keys: Iterable[str]) -> list[str]:
+    """Different keys in order; errors are those of `listed`."""
+    return sorted(set(listed(keys)))
 
 
 def part(text: str) -> str:
