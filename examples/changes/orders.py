@@ -14,4 +14,8 @@ position = followers.column("position", int)
 first = followers.column("first", int)
 """The timestamp at which it began to read the rows that were there."""
 
-SCHEMA = [orders, followers]
+there = Table("there")
+lsn = there.column("lsn", int)
+"""Of an order that another database has: where in its log the last change of it is: `apply.py`."""
+
+SCHEMA = [orders, followers, there]
