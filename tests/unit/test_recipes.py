@@ -208,6 +208,17 @@ def test_transactions_that_conflict_in_a_group_give_it_shards_until_they_are_fol
     assert dict(row.items()) == {sums.count: 2, sums.measures["n"]: 10}, "and no shards are left"
 
 
+def test_a_group_to_which_nothing_contributes_any_more_leaves_nothing_of_its_shards() -> None:
+    repo, sums = with_sums(n=int)
+    conflict(repo, sums, "hot", 5, "ab")
+    repo.run(lambda t: t.set(sums.table.resolve("shards"), "hot", 8))  # type: ignore[arg-type]
+    with repo.transaction() as t:
+        for row in "ab":
+            sums.contribute(t, row, {})
+    work(repo, sums.observers)
+    assert not repo.snapshot().get_row(sums.table, "hot")
+
+
 def test_concurrent_threads_lose_no_addition_to_one_group() -> None:
     repo, sums = with_sums(n=int)
 

@@ -9,8 +9,9 @@
 A contribution changes `count` and the measures of its group directly: a read and a write for each.
 Where many transactions do so at a time they conflict, and the group is given shards: each
 transaction adds to one of a few parts, and an observer folds the parts into the sums, at most about
-once a second. A group is given twice the shards when transactions still conflict there, and half of
-them when a fold finds most unused. At every timestamp a group's sum is its sums and parts together.
+once a second. A group is given twice the shards when transactions still conflict there, half of
+them when a fold finds most unused, and none once nothing contributes to it. At every timestamp a
+group's sum is its sums and parts together.
 """
 
 from __future__ import annotations
@@ -312,8 +313,8 @@ class Sums(Recipe, Generic[R]):
             elif tell or column in row:
                 t.delete(column, group)
         shards = row.get(self._shards) or 0
-        if shards and len(parts) <= max(1, shards // 4):
-            if shards > 2:
+        if shards and (not now.count or len(parts) <= max(1, shards // 4)):
+            if now.count and shards > 2:
                 t.set(self._shards, group, shards // 2)
             else:
                 t.delete(self._shards, group)
