@@ -6,6 +6,8 @@ import gzip
 import io
 import random
 import re
+import subprocess
+import sys
 import zlib
 from collections import Counter
 from collections.abc import Callable
@@ -42,6 +44,31 @@ def test_names_of_warc_fields_may_be_in_any_case(saved, spell: Callable[[bytes],
 def test_spaces_of_a_url_are_read_as_browsers_send_them(saved) -> None:
     crawl = Crawl().add("https://example.org/green tea?q=a b", page(1))
     assert only(read_captures(saved(crawl.data))).url == "https://example.org/green%20tea?q=a%20b"
+
+
+def test_the_program_of_the_manual_writes_pages_of_ones_own_and_those_that_are_gone(
+    tmp_path: Path,
+) -> None:
+    manual = Path(__file__).resolve().parents[2] / "docs" / "webindex.md"
+    [program] = re.findall(r"^```python\n(# pages\.py.*?)^```$", manual.read_text(), re.M | re.S)
+    (tmp_path / "program.py").write_text(program)
+    folder = tmp_path / "files"
+    (folder / "a b").mkdir(parents=True)
+    found = []
+    for text in (b"<p>one", b"<p>two"):
+        (folder / "kept.html").write_bytes(text)
+        gone = folder / "a b" / "gone.html"
+        gone.unlink() if gone.exists() else gone.write_bytes(b"<p>gone")
+        line = [sys.executable, "program.py", "files", "https://docs.example.org/", "x.warc.gz"]
+        subprocess.run(line, cwd=tmp_path, check=True)
+        records = captures(read_captures(tmp_path / "x.warc.gz"))
+        found += [(one.url.rpartition(".org/")[2], one.status, one.body) for one in records]
+    assert found == [
+        ("a%20b/gone.html", 200, b"<p>gone"),
+        ("kept.html", 200, b"<p>one"),
+        ("kept.html", 200, b"<p>two"),
+        ("a%20b/gone.html", 410, b""),
+    ]
 
 
 @pytest.mark.parametrize("compressed", [True, False])

@@ -64,6 +64,21 @@ def test_search_as_json_has_all_that_is_shown(worked_off: Path) -> None:
     assert {words.lower() for words, match in hit["snippet"] if match} >= {"small", "fast"}
 
 
+def test_a_program_searches_as_the_manual_shows(
+    worked_off: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    manual = Path(__file__).resolve().parents[2] / "docs" / "webindex.md"
+    [program] = re.findall(
+        r"^```python\n(import percola\nfrom webindex.*?)^```$", manual.read_text(), re.M | re.S
+    )
+    exec(program.replace("./index", str(worked_off)), {})
+    *hits, last = capsys.readouterr().out.splitlines()
+    options = ("--host", "www.postgresql.org", "--limit", 20)
+    expected = call("search", "--repo", worked_off, "--json", *options, "query planner").json
+    assert [line.split()[0] for line in hits] == [hit["url"] for hit in expected["hits"]]
+    assert hits and last.startswith(f"{expected['total']} [('en', ")
+
+
 def test_search_can_be_limited_in_number_host_and_language(worked_off: Path) -> None:
     answer = call("search", "--repo", worked_off, "--limit", 2, "index")
     assert re.match(r"\d+ pages found, the best 2:", answer.out)
