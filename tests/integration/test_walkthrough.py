@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from pathlib import Path
@@ -34,7 +35,8 @@ def test_the_walkthrough_runs_as_it_is_written(tmp_path: Path, java_home: Path) 
     assert program.count("assert ") == 4 and list(modules) == ["shop.py"]
     for name, text in {"notebook.py": program, **modules}.items():
         (tmp_path / name).write_text(text)
-    variables = {"PYSPARK_PYTHON": sys.executable, "JAVA_HOME": str(java_home)}
+    # Run by the path of its Python, as a timer does: the environment is not activated.
+    variables = {"PATH": os.defpath, "JAVA_HOME": str(java_home)}
     line = [sys.executable, "notebook.py"]
     done = answer_of(line, cwd=tmp_path, seconds=SECONDS, **variables)
     assert done.code == 0, done.err

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -49,6 +51,29 @@ def test_a_version_that_percola_cannot_use_is_told_in_a_sentence(
         with pytest.raises(SparkTooOldError) as caught:
             use()
         assert str(caught.value) == TOO_OLD
+
+
+@pytest.mark.parametrize(
+    ("master", "variables", "expected"),
+    [
+        ("local[2]", {}, sys.executable),
+        ("local[2]", {"PYSPARK_PYTHON": "other"}, "other"),
+        ("local[2]", {"PYSPARK_GATEWAY_PORT": "1"}, None),  # Of the JVM of spark-submit.
+        ("spark://host:7077", {}, None),
+        (None, {}, None),
+    ],
+)
+def test_a_local_spark_looks_for_percola_with_the_python_that_configures_it(
+    master: str | None,
+    variables: dict[str, str],
+    expected: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(SparkSession, "_instantiatedSession", None)
+    monkeypatch.setattr(os, "environ", variables)
+    builder = SparkSession.Builder()
+    configure(builder if master is None else builder.master(master))
+    assert variables.get("PYSPARK_PYTHON") == expected
 
 
 def test_timestamps_are_in_utc_where_a_time_zone_is_asked_for_and_where_there_is_none(

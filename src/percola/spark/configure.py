@@ -6,8 +6,10 @@ Spark finds `format("percola")` without this where `percola` is installed beside
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from typing import Final, TypeVar
@@ -19,7 +21,7 @@ from pyspark.sql.utils import is_remote
 from percola.connect.address import portable
 from percola.errors import ConflictingOptionsError
 from percola.spark.catalog import JARS, catalog_settings
-from percola.spark.session import add_to_jvm
+from percola.spark.session import GATEWAY, add_to_jvm
 from percola.spark.versions import check_version
 
 B = TypeVar("B", SparkSession.Builder, SparkSession)
@@ -37,7 +39,8 @@ def configure(target: B, *, catalogs: Mapping[str, str] | None = None) -> B:
         builder.getOrCreate().sql("SELECT * FROM shop.products").show()
 
     Filters can then be pushed down (the option pushFilters). In an existing session the data
-    source is registered too, for environments where Spark does not find it by itself.
+    source is registered too, for environments where Spark does not find it by itself. A builder
+    with a local master lets Spark use this Python, unless `PYSPARK_PYTHON` names another.
 
     Args:
         target: a builder, or a session.
@@ -54,6 +57,11 @@ def configure(target: B, *, catalogs: Mapping[str, str] | None = None) -> B:
         # Its getOrCreate takes the session that is there, and gives it settings but no jar.
         there = _of_builders()
         _check_unchanged(there, catalogs or (), settings)
+        is_local = str(target._options.get("spark.master")).startswith("local")
+        if is_local and there is None and GATEWAY not in os.environ:
+            # Spark looks for data sources with the `python3` of the PATH: that of another
+            # environment where a program is run by the path of its Python, as a timer does.
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         if jar is not None:
             known = target._options.get(JARS)
             jars = f"{known},{jar}" if known else jar

@@ -59,7 +59,7 @@ _NO_CONF: Final = Path(__file__).with_name("no-spark-conf")
 _NOTICE: Final = "WARNING: Using incubator modules:"
 _PIPE_BYTES: Final = 1 << 20
 _JVM_END_SECONDS: Final = 20
-_GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
+GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
 """Set by `spark-submit` in the environment of the program that it runs."""
 _SPARK_VARIABLES: Final = ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_LOCAL_IP")
 
@@ -109,7 +109,7 @@ def spark_context(
     if there is not None:
         yield there
         return
-    if _GATEWAY in os.environ:  # Not only for the first session of the program.
+    if GATEWAY in os.environ:  # Not only for the first session of the program.
         with _submitted(app, config or {}) as context:
             yield context
         return
@@ -158,7 +158,7 @@ def add_to_jvm(jars: str) -> str:
     """
     if is_remote():
         return jars
-    if _GATEWAY in os.environ:
+    if GATEWAY in os.environ:
         SparkContext._ensure_initialized()
     if (jvm := SparkContext._jvm) is None:
         return jars
