@@ -620,6 +620,8 @@ def test_a_worker_serves_its_metrics(
     [
         ("app", ("MODULE:NAME",)),
         ("app.py:OBSERVERS", ("name the module", "app:OBSERVERS")),
+        ("{app}/inner/app.py:OBSERVERS", ("'import': inner.app:OBSERVERS.",)),
+        ("../other/app.py:OBSERVERS", ("'import', in the folder /", "/other: app:OBSERVERS.")),
         ("nowhere:x", ("no module 'nowhere'",)),
         ("folder:x", ("no module 'folder', only a folder", "folder.py")),
         ("time:x", ("'time' (of Python) has no 'x'",)),
@@ -642,6 +644,7 @@ def test_a_target_that_is_no_list_of_observers_is_one_sentence(
     folder: Path, app: Path, target: str, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(app)
+    target = target.format(app=app)
     (app / "folder").mkdir()
     monkeypatch.setattr(sys, "path", [*sys.path])
     known = {*sys.modules}

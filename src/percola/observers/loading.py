@@ -130,9 +130,13 @@ def load(target: str) -> Any:
             "'myapp.main:observers'."
         )
     if module_name.endswith(".py") or "/" in module_name:
+        path, where = os.path.relpath(module_name), ""
+        if path.startswith(os.pardir + os.sep):  # It cannot be imported from here.
+            folder, path = os.path.split(os.path.abspath(path))
+            where = f", in the folder {folder}"
         raise UsageError(
-            f"{module_name!r} is a file; name the module, as in 'import': "
-            f"{module_name.removesuffix('.py').replace('/', '.').strip('.')}:{name}."
+            f"{module_name!r} is a file; name the module, as in 'import'{where}: "
+            f"{path.removesuffix('.py').replace(os.sep, '.')}:{name}."
         )
     module = _import(module_name)
     try:
