@@ -58,7 +58,7 @@ log = logging.getLogger("percola.worker")
 
 _LOOK: Final = 0.02
 _LONGEST_LOOK: Final = 1.0
-"""Seconds after which a worker that works until it is idle sees whether it is to end, at most."""
+"""Seconds after which a waiting worker sees whether it is to end, at most."""
 _WATCH: Final = 1.0
 """Seconds between looks for observers that exceed the time limit, at most."""
 _COLLECTING: Final = 0.1  # of a thread's time
@@ -332,8 +332,11 @@ class Worker:
                     if done:
                         break
                     # Waits for the end only, not for the wake-up of every commit. The question may
-                    # take long if many cells wait for a paused observer.
-                    self._stopped.wait(min(_LONGEST_LOOK, max(_LOOK, time.monotonic() - began)))
+                    # take long if many cells wait for a paused observer: half of the time at most.
+                    now = time.monotonic()
+                    until = now + max(_LOOK, now - began)
+                    while not self._runs.stopping and (left := until - time.monotonic()) > 0:
+                        self._stopped.wait(min(_LONGEST_LOOK, left))
             finally:
                 self.stop()
         if done:
