@@ -75,6 +75,27 @@ def test_the_tables_of_a_module_are_not_added_to_the_repository_of_another_progr
         assert [table.name for table in repo.schema] == ["other"]
 
 
+def test_a_module_changes_no_table_that_another_program_has_under_the_same_name(
+    folder: Path, tmp_path: Path
+) -> None:
+    """Its columns would stay for good, and one that it observes would collect notifications."""
+    for name, column in (("lacks", "title"), ("other", "contents")):
+        table = Table("docs")
+        table.column(column, str)
+        with percola.open(tmp_path / name, [table]) as repo:
+            before = repo.schema.to_json()
+        with serving(tmp_path / name, "app:measure") as (address, _):
+            assert get(address).status_code == 200
+        for words in (("rerun",), ("observers", "pause")):
+            answer = run("--repo", tmp_path / name, *words, "app:measure", cwd=tmp_path)
+            if name == "lacks":
+                assert is_error(answer, "'docs' has no column 'contents'. It has: title."), answer
+            else:
+                assert answer.code == 0, answer
+        with percola.open(tmp_path / name) as repo:
+            assert repo.schema.to_json() == before
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_serves_until_a_signal(folder: Path, number: signal.Signals) -> None:
     with serving(folder, "app:measure") as (address, server):

@@ -42,8 +42,8 @@ def opened(
     """Open a repository and load the observers to run on it, for the length of a block.
 
     Opens it with the tables of the observers' columns and those of `schema`, which names tables
-    that the observers only write to. `durability` as for `percola.open`. Unless it `adds` tables,
-    those that the repository lacks are left out: it may be another program's.
+    that the observers only write to. `durability` as for `percola.open`. Unless it `adds` to the
+    schema, tables are left out of which the repository lacks something: it may be another program's.
 
     Raises what `load_observers`, `load_schema` and `percola.open` raise; NotARepositoryError if
     there is no repository at `address`.
@@ -51,9 +51,9 @@ def opened(
     with repository.open(address, create=False, durability=durability) as repo:
         observers = load_observers(target, repo)
         tables = {one.name: one for one in (() if schema is None else load_schema(schema))}
-        known = {table.name for table in repo.schema}
+        stored = repo.schema
         for one in observers:
-            if adds or one.table.name in known:
+            if adds or Schema([one.table]).merged_into(stored).to_json() == stored.to_json():
                 tables.setdefault(one.table.name, one.table)
         with repository.open(
             address, list(tables.values()), create=False, durability=durability
