@@ -170,6 +170,27 @@ def test_two_copies_of_one_folder_at_once_do_not_take_each_others_files(
     assert not (tmp_path / "parts").exists()
 
 
+@pytest.mark.parametrize("mode", [0o700, 0o2770])
+def test_who_may_not_read_a_repository_may_not_read_the_files_of_its_copy(
+    repo: Repository, tmp_path: Path, mode: int
+) -> None:
+    """On a path that all machines share, other users often are on it as well."""
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files").chmod(mode)
+    modes: list[int] = []
+
+    def look() -> None:
+        parts = tmp_path / "files.parts"
+        modes.extend(one.stat().st_mode & 0o7777 for one in (parts, *parts.iterdir()))
+
+    before = os.umask(0o022)
+    try:
+        copy_repository(repo, str(tmp_path / "files"), runner=Elsewhere(look))
+    finally:
+        os.umask(before)
+    assert [*map(oct, modes)] == [oct(mode)] * 2
+
+
 @pytest.mark.parametrize("theirs", ["notes.txt", "7/notes.txt", ""])
 def test_a_folder_of_the_user_is_neither_used_for_the_files_nor_deleted(
     repo: Repository, tmp_path: Path, theirs: str

@@ -293,7 +293,8 @@ def copy_store(
         copy = _CopyRange(walk, note.ts, history, to_store)
         stages = [runner.run(context, ranges, copy, title="Copying", tick=hold.tick)]
     else:
-        folder = new_run(parts, note.hold, walk.run, alone=of_task is None)
+        like = folder_in_use(context.store) or folder_in_use(store)
+        folder = new_run(parts, note.hold, walk.run, alone=of_task is None, like=like)
         reader, loader = (HERE, runner) if of_task else (runner, HERE)
         write = _CopyToFile(folder, store.limits, note.ts, history)
         load = _LoadFile(folder, ranges, walk, context.clock, to_store)

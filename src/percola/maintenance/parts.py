@@ -10,7 +10,8 @@ what comes from a folder, the driver writes to such files, and tasks put these i
     SHA-256 (32 bytes)                   of all of the above
 
 A file is written under a temporary name, synced to disk and renamed, and read only if its checksum
-is right: so a task may be run again, or twice at once, and no part of a file is taken for all.
+is right: so a task may be run again, or twice at once, and no part of a file is taken for all. Their
+folder has the permissions of the repository's: who may not enter that one reads none of its rows.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from typing import IO, Final
 from percola.cells import Kind
 from percola.errors import StoreError, StoreFullError, UsageError
 from percola.maintenance.pieces import PieceWriter, read_pieces
-from percola.platform.files import is_full
+from percola.platform.files import is_full, make_folder
 from percola.store.base import Limits, Put, RowMutation
 
 _MAGIC: Final = b"percola part 1\n"
@@ -58,17 +59,18 @@ def check_parts(parts: Path) -> None:
                 )
 
 
-def new_run(parts: Path, of: str, run: int, *, alone: bool) -> Path:
+def new_run(parts: Path, of: str, run: int, *, alone: bool, like: Path | None) -> Path:
     """The folder of a run's files, which is made in place of those of the copy's earlier runs.
 
     `of` names the copy: a folder may be copied to several stores at a time, and then it is not
-    `alone`. The ranges of other runs differ.
+    `alone`. The ranges of other runs differ. `like` is the folder whose permissions it has.
     """
     if alone:
         shutil.rmtree(parts, ignore_errors=True)
     end_runs(parts, of)
     folder = parts / f"{_number_of(of)}{run:06}"
-    folder.mkdir(parents=True)
+    for one in (parts, folder):
+        make_folder(one, like)
     return folder
 
 

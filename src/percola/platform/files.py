@@ -172,17 +172,20 @@ def restrict(fd: int, folder: os.stat_result, *, made: bool, locked: bool = True
             os.fchmod(fd, mode if made else had & mode)
 
 
-def make_folder(path: Path) -> None:
-    """Create a folder inside a repository's, with the same permissions; no effect if it exists."""
+def make_folder(path: Path, like: Path | None = None) -> None:
+    """Create a folder inside a repository's, with the same permissions; no effect if it exists.
+
+    Or with those of the folder `like`, for one that is elsewhere.
+    """
     try:
         path.mkdir(mode=PRIVATE_FOLDER)
     except FileExistsError:
         return
-    parent = os.stat(path.parent)
+    given = os.stat(like or path.parent)
     with contextlib.suppress(OSError):
-        os.chown(path, parent.st_uid if os.geteuid() == 0 else -1, parent.st_gid)
+        os.chown(path, given.st_uid if os.geteuid() == 0 else -1, given.st_gid)
     with contextlib.suppress(OSError):
-        path.chmod(stat.S_IMODE(parent.st_mode))
+        path.chmod(stat.S_IMODE(given.st_mode))
 
 
 def allocate(fd: int, size: int) -> None:
