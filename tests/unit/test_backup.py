@@ -20,6 +20,7 @@ from typing import Any
 import engines
 import pytest
 from children import Child, hear, say
+from commands import python
 from forked import in_child, open_no_more
 from stores import Crashed, CrashingStore
 
@@ -156,6 +157,28 @@ def test_a_backup_imports_no_module_of_the_current_folder(
     monkeypatch.chdir(current)
     with percola.open(folder, TABLES) as repo:
         backup(repo, tmp_path / "backup")
+    restore(tmp_path / "backup", tmp_path / "restored")
+
+
+def test_a_backup_imports_no_module_beside_percola_in_place_of_pythons_own(
+    folder: Path, tmp_path: Path
+) -> None:
+    """As an old package for earlier versions of Python that is installed beside it."""
+    site = tmp_path / "site"
+    site.mkdir()
+    (site / "pathlib.py").write_text("raise SystemExit('It was imported.')")
+    (site / "percola").symlink_to(Path(percola.__file__).parent)
+    program = f"""
+import sys
+sys.path.insert(sys.path.index(next(one for one in sys.path if "site-packages" in one)), {str(site)!r})
+import percola
+from percola.maintenance.backup import backup
+assert percola.__file__.startswith({str(site)!r})
+with percola.open({str(folder)!r}, create=False) as repo:
+    backup(repo, {str(tmp_path / "backup")!r})
+"""
+    answer = python(program, PYTHONPATH="")
+    assert answer.code == 0, answer.err
     restore(tmp_path / "backup", tmp_path / "restored")
 
 

@@ -22,7 +22,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, NoReturn
 
 import lmdb
 
@@ -51,20 +51,24 @@ class SnapshotCopy:
     """
 
     def __init__(self, folder: Path) -> None:
-        # The child imports this same package, wherever it is.
+        # -P: modules of the current folder are not imported in place of those it needs. Nor are
+        # those that stand beside this package, which the child imports wherever it is.
+        program = (
+            "import sys; source = sys.argv.pop(1); "
+            "installed = [one.endswith('-packages') for one in sys.path]; "
+            "sys.path.insert([*installed, True].index(True), source); "
+            f"from {__name__} import main; main()"
+        )
         source = str(Path(__file__).parents[3])
-        paths = [source, *filter(None, [os.environ.get("PYTHONPATH")])]
         errors: IO[bytes] | None = None
         try:
             # In memory: a disk without room is a reason to make a backup on another one.
             errors = open(os.memfd_create("percola-copy"), "w+b")  # noqa: SIM115
             self._process = subprocess.Popen(
-                # -P: modules of the current folder are not imported in place of those it needs.
-                [sys.executable, "-P", "-m", "percola.store.lmdb.copy", str(folder)],
+                [sys.executable, "-P", "-c", program, source, str(folder)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
                 bufsize=CHUNK_BYTES,
             )
         except OSError as error:
@@ -145,17 +149,15 @@ def _write_out(folder: Path, out: int) -> None:
     env.close()
 
 
-def _main(folder: Path) -> int:
+def main() -> NoReturn:
+    """What the child runs: writes out the store in the folder that its argument names."""
+    folder = Path(sys.argv[1])
     try:
         os.chdir(folder)  # py-lmdb takes no path that is not UTF-8.
         _write_out(Path(), sys.stdout.fileno())
     except (lmdb.Error, OSError) as error:
         with contextlib.suppress(OSError):
             print(translate(error, folder), file=sys.stderr)
-        return 1
+        sys.exit(1)
     print(_WHOLE, file=sys.stderr)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(_main(Path(sys.argv[1])))
+    sys.exit(0)
