@@ -344,11 +344,11 @@ def test_a_restored_repository_may_be_opened_by_others_at_once(
     assert answer.code == 0 and "kB, durability relaxed)" in answer.out
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_restore_that_is_told_to_end_leaves_nothing(
     folder: Path, tmp_path: Path, wait_until: Callable[..., object], number: int
 ) -> None:
-    """As by `timeout`, or by what ends a job at its deadline."""
+    """As by `timeout`, by what ends a job at its deadline, or when its terminal is closed."""
     assert call("--repo", folder, "backup", tmp_path / "backup").code == 0
     before = sorted(tmp_path.iterdir())
     process = subprocess.Popen(
@@ -368,6 +368,31 @@ def test_a_restore_that_is_told_to_end_leaves_nothing(
         process.kill()
         process.communicate()
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_restore_under_nohup_goes_on_when_its_terminal_is_closed(
+    folder: Path, tmp_path: Path, wait_until: Callable[..., object]
+) -> None:
+    assert call("--repo", folder, "backup", tmp_path / "backup").code == 0
+    raw = (tmp_path / "backup").read_bytes()
+    words = command("--repo", tmp_path / "other", "restore", "-")
+    process = subprocess.Popen(
+        ["sh", "-c", 'trap "" HUP; exec "$@"', "sh", *words],
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        assert process.stdin is not None
+        process.stdin.write(raw[:-10])
+        process.stdin.flush()
+        wait_until(lambda: list(tmp_path.glob("other.restoring-*/store/data.mdb")))
+        process.send_signal(signal.SIGHUP)
+        out, _ = process.communicate(raw[-10:], timeout=SECONDS)
+        assert process.returncode == 0 and b"Restored" in out
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def _empty(folder: Path) -> Path:

@@ -416,12 +416,19 @@ def restore(session: Session, file: str, master: str | None) -> None:
 
 @contextlib.contextmanager
 def _removing_what_is_begun() -> Iterator[None]:
-    """Have SIGTERM do what Ctrl-C does: else it leaves a part as large as the repository."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    """Have SIGTERM, and the end of the terminal unless that is ignored, do what Ctrl-C does.
+
+    Else they leave a part as large as the repository.
+    """
+    ends = [signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # As by nohup.
+        ends.append(signal.SIGHUP)
+    before = {one: signal.signal(one, signal.default_int_handler) for one in ends}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 def _refuse(network: bool, file: str, master: str | None) -> None:
