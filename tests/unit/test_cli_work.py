@@ -140,6 +140,18 @@ def test_notifications_counts_dirty_cells_by_column(repo: Repository) -> None:
     assert call(*where, "notifications", "--limit", "x").code == 2
 
 
+def test_of_a_cell_that_changes_all_the_time_notifications_shows_the_oldest_changes(
+    repo: Repository,
+) -> None:
+    """As beside a paused observer, where each change leaves an entry: there may be millions."""
+    where = ("--repo", repo.address, "notifications", "--limit", 1)
+    timestamps = [put(repo, contents, "a", b"") for _ in range(12)]
+    [line] = [one for one in call(*where).out.splitlines() if "docs['a']" in one]
+    shown = ", ".join(map(str, timestamps[:5]))
+    assert line == f"  docs['a'].contents  at {shown}, … and 7 more"
+    assert call(*where, "--json").json["cells"][0]["timestamps"] == timestamps
+
+
 def test_rows_of_a_type_are_shown_as_their_keys(tmp_path: Path) -> None:
     days = Table("days", rows=DATE)
     sales = days.column("sales", int, observed=True)

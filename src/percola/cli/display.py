@@ -44,6 +44,10 @@ _EVERY: Final = 10.0
 _NARROWEST: Final = 40
 """The fewest columns of a terminal: in fewer, rich leaves out columns of tables, and more."""
 
+_CHANGES: Final = 5
+"""How many changes of a dirty cell are listed, the oldest: beside a paused observer it may have
+millions."""
+
 _OPS: Final = {Op.DELETE: "delete", Op.LOCK: "lock only"}
 
 
@@ -377,7 +381,8 @@ def print_notifications(
     out.print(grid)
     print_line = _printer(out)
     for cell in cells:
-        at = ", ".join(map(str, cell.timestamps))
+        oldest, more = cell.timestamps[:_CHANGES], cell.timestamps[_CHANGES:]
+        at = ", ".join(map(str, oldest)) + (f", … and {len(more):,} more" if more else "")
         print_line(f"  {_stored_name(schema, cell.cell)}  at {at}")
     if cells and total > len(cells):
         out.print(f"  … and {total - len(cells):,} more")
