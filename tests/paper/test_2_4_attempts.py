@@ -330,6 +330,25 @@ def test_where_many_rows_fail_in_one_place_the_log_has_few_tracebacks(
     assert all("\n" not in one for one in logged if one not in told)
 
 
+def test_what_moves_or_hides_text_in_a_failures_message_is_written_out_in_the_log(
+    repo: Repository, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may quote a page, and the log be read at a terminal."""
+
+    @observer(contents)
+    def measure(t: Transaction, row: str) -> None:
+        raise ValueError("cannot measure \x1b[2J\u202e")
+
+    write(repo, "a")
+    Worker(repo, [measure], attempts=1, **QUICK).run_until_idle()
+    failed, dead = (one.getMessage() for one in caplog.records if one.name == "percola.worker")
+    for message in (failed, dead):
+        assert message.endswith("ValueError: cannot measure \\x1b[2J\\u202e")
+        assert message.replace("\n", "").isprintable()
+    [failure] = failures(repo)
+    assert "\x1b[2J\u202e" in failure.traceback, "as it was"
+
+
 def test_attempts_are_what_was_recorded_and_damage_is_none() -> None:
     some = {"index": Attempts(2, 1_700_000_000_000), "rank": Attempts(5, None)}
     assert decode_attempts(encode_attempts(some)) == some

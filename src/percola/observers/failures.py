@@ -58,6 +58,7 @@ from percola.cells import (
 )
 from percola.clock import backoff
 from percola.observers.observer import Observer
+from percola.platform.text import printable
 from percola.store.base import Condition, Delete, Put, RowMutation, Store
 from percola.transactions.context import TransactionContext
 
@@ -279,8 +280,9 @@ class Failures:
             self._logged.clear()
         self._logged[place] = began, count + 1
         if count >= _TRACEBACKS:
-            return f" {_line(story.error)} (where the last {count:,} failed)"
-        return f"\n{_shortened(story.traceback)}"
+            return f" {printable(_line(story.error))} (where the last {count:,} failed)"
+        # It may quote what an observer has read, and be read at a terminal.
+        return "\n" + printable(_shortened(story.traceback), keep="\n\t")
 
     def _dead_letter_earlier(
         self,
@@ -339,7 +341,7 @@ class Failures:
         if not fits:
             self._remove(dirty, answered)
         named = self._context.shown(cell)
-        log.error("observer %s was dead-lettered on %s: %s", one.name, named, error)
+        log.error("observer %s was dead-lettered on %s: %s", one.name, named, printable(error))
         self._metrics.dead_lettered.labels(one.name).inc()
         return True
 
