@@ -227,6 +227,16 @@ def test_get_of_a_row_shows_each_column_on_a_line_that_fits(repo: Repository) ->
 # --- scan -------------------------------------------------------------------------------
 
 
+def test_json_has_no_control_characters_of_values_and_the_same_values(repo: Repository) -> None:
+    """Also none of those above 127, by which some terminals are controlled."""
+    hostile = "\x9b2J\x7f\u202e\u2028 é 語 \U0001f600"
+    repo.run(lambda t: t.set(title, "a", hostile))
+    for words in (["get", "a", "docs.title"], ["scan", "docs"], ["history", "a", "docs.title"]):
+        answer = run("--repo", repo.address, *words, "--json", PYTHONIOENCODING="utf-8")
+        assert answer.out.rstrip("\n").isprintable() and "é 語 \U0001f600" in answer.out
+        assert hostile in json.dumps(answer.json, ensure_ascii=False)
+
+
 def test_scan_prints_a_json_document_a_row(repo: Repository) -> None:
     with repo.transaction() as t:
         for row in ("a", "b/1", "b/2", "c"):

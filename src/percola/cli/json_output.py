@@ -12,11 +12,12 @@ import base64
 import contextlib
 import json
 import math
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from datetime import date
 from decimal import Decimal
-from typing import Any, TextIO
+from typing import Any, Final, TextIO
 
 from percola.cells import Cell, LockRecord, Op
 from percola.errors import PercolaError, WrongTypeError
@@ -28,6 +29,9 @@ from percola.transactions.row import Row
 
 _KINDS = {Op.PUT: "put", Op.DELETE: "delete", Op.LOCK: "lock", Op.ROLLBACK: "rollback"}
 
+
+_HIDDEN: Final = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Control characters that JSON may have as they are, and what changes the direction of writing."""
 
 _kept: TextIO | None = None
 """Where documents go while what a program prints goes to stderr."""
@@ -73,7 +77,8 @@ def write_json_list(name: str, items: Iterable[object]) -> None:
 
 def _text(document: object, out: TextIO) -> str:
     utf8 = (out.encoding or "").lower().replace("-", "") == "utf8"
-    return json.dumps(document, ensure_ascii=not utf8, allow_nan=False)
+    text = json.dumps(document, ensure_ascii=not utf8, allow_nan=False)
+    return _HIDDEN.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def as_json(value: Any) -> Any:
