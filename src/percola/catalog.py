@@ -52,14 +52,14 @@ def newest_version(store: Store, cell: Cell) -> tuple[int, bytes]:
     return versions[0] if versions else (0, b"")
 
 
-def write_version(store: Store, cell: Cell, version: int, text: str, *, keep: bool) -> bool:
-    """Write the version after `version`; False if another process has written it.
+def write_version(store: Store, cell: Cell, version: int, text: str) -> bool:
+    """Write the version after `version`, in its place; False if another process has written it.
 
-    Without `keep`, it replaces the one before. The last one stays, since the next is above it.
+    The last one stays, since the next is above it.
     """
     absent = Condition(False, Kind.DATA, cell.column, version + 1, MAX_TS)
     changes: list[Put | Delete] = [Put(Kind.DATA, cell.column, version + 1, text.encode())]
-    if version and not keep:
+    if version:
         changes.append(Delete(Kind.DATA, cell.column, version))
     return store.mutate([RowMutation(SYSTEM_TABLE, cell.row, [absent], changes)])[0]
 
@@ -101,7 +101,7 @@ def _text(schema: Schema, *, indexed: bool) -> str:
 
 
 def _replace(store: Store, version: int, text: str) -> bool:
-    return write_version(store, _SCHEMA_CELL, version, text, keep=True)
+    return write_version(store, _SCHEMA_CELL, version, text)
 
 
 # --- Copies -----------------------------------------------------------------------------
@@ -130,12 +130,7 @@ def write_copy_note(store: Store, version: int, note: str) -> int | None:
 
     Returns the new version; None if another process has written one.
     """
-    if not _replace(store, version, f"{_COPY_NOTE}{note}}}"):
-        return None
-    # Notes are many, and nobody reads an old one.
-    gone = Delete(Kind.DATA, _SCHEMA_CELL.column, version)
-    store.mutate([RowMutation(SYSTEM_TABLE, _SCHEMA_CELL.row, (), [gone])])
-    return version + 1
+    return version + 1 if _replace(store, version, f"{_COPY_NOTE}{note}}}") else None
 
 
 def end_copy(store: Store, version: int, schema: Schema) -> bool:

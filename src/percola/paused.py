@@ -156,7 +156,7 @@ def _update(
                 for _, one in sorted(found.items())
             }
         )
-        if write_version(store, _CELL, version, text, keep=False):
+        if write_version(store, _CELL, version, text):
             return found
 
 

@@ -123,7 +123,7 @@ def copy_recording(source: Store, target: Store, copied_ts: int) -> None:
 
 
 def _write(store: Store, version: int, found: Recording) -> bool:
-    return write_version(store, _CELL, version, json.dumps(found._asdict()), keep=False)
+    return write_version(store, _CELL, version, json.dumps(found._asdict()))
 
 
 def _decode(raw: bytes) -> Recording:

@@ -24,7 +24,7 @@ from percola import (
     WrongTypeError,
 )
 from percola.catalog import reconcile
-from percola.cells import Kind, failed_column
+from percola.cells import MAX_TS, Cell, Kind, failed_column
 from percola.errors import DamagedRecordError
 from percola.schema import MAX_COLUMN_BYTES, MAX_NAME
 from percola.store.base import SYSTEM_TABLE, Put, RowMutation
@@ -269,6 +269,17 @@ def test_the_stored_schema_is_json_that_a_person_can_read() -> None:
     assert {"column": "title", "type": "str", "observed": False} in docs["columns"]
     assert {"family": "member", "type": "int"} in docs["columns"]
     assert {"weak": "recluster"} in docs["columns"]
+
+
+def test_of_a_schema_that_grows_the_store_keeps_the_newest_version() -> None:
+    """Each has all tables: those of a table for every customer would add up to gigabytes."""
+    with percola.open("memory:", [Table("a")]) as repo:
+        store = repo.context.store
+        for name in "bcd":
+            reconcile(store, Schema([Table(name)]))
+        cell = Cell(SYSTEM_TABLE, b"schema", b"@json")
+        [(_, raw)] = store.entries(cell, Kind.DATA, 0, MAX_TS)
+    assert [table.name for table in Schema.from_json(raw.decode())] == [*"abcd"]
 
 
 @pytest.mark.parametrize("raw", [b"", b'{"tables": [{"name": "d\xff', b"[]"])
