@@ -164,7 +164,7 @@ def reconcile(store: Store, declared: Schema) -> Schema:
     while True:
         version, stored = _newest(store)
         merged = declared.merged_into(stored)
-        if merged.to_json() == stored.to_json():
+        if merged.plain() == stored.plain():
             return merged.with_codecs_of(declared)
         # Before the schema names them: a table that it names and that is missing has been deleted.
         store.create_tables({table.name for table in merged} - {table.name for table in stored})

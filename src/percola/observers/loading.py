@@ -53,7 +53,7 @@ def opened(
         tables = {one.name: one for one in (() if schema is None else load_schema(schema))}
         stored = repo.schema
         for one in observers:
-            if adds or Schema([one.table]).merged_into(stored).to_json() == stored.to_json():
+            if adds or Schema([one.table]).merged_into(stored).plain() == stored.plain():
                 tables.setdefault(one.table.name, one.table)
         with repository.open(
             address, list(tables.values()), create=False, durability=durability
