@@ -128,6 +128,27 @@ def test_a_survey_reads_a_bounded_part_and_says_so(
     assert len(scanned) <= 111
 
 
+def test_a_survey_counts_what_waits_behind_a_cell_with_very_many_changes(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that changes all the time has them beside a paused observer, which runs for none."""
+    monkeypatch.setattr(surveying, "COUNTED", 100)
+    scanned: list[object] = []
+    store = heard(ground.store, scan_kind=lambda found, *where: scanned.extend(found[0]))
+    repo = ground.repo(TABLES, store=store)
+    hot = observer(contents, name="hot")(nothing)
+    behind = observer(links, name="behind")(nothing)
+    first = put(repo, links, "b", "c")
+    for _ in range(150):
+        put(repo, contents, "a")
+    put(repo, contents, *(f"d{number:03}" for number in range(200)))
+    scanned.clear()
+    found = survey(repo, hot, behind)
+    assert found.dirty == {"hot": 98, "behind": 2} and not found.complete
+    assert found.oldest["behind"] == first
+    assert len(scanned) <= 3 * surveying._STEP
+
+
 def test_of_workers_with_the_same_observers_one_surveys_at_a_time(repo: Repository) -> None:
     a, b = observer(contents, name="a")(nothing), observer(links, name="b")(nothing)
     first, second = (Survey(repo.context, Observers([a, b])) for _ in range(2))

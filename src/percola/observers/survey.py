@@ -3,7 +3,8 @@
 Workers of the same observers take turns by an advisory lock, so that one of them counts for all:
 what a survey costs does not grow with the workers. It reads up to 10,000 notify entries of each
 table, in the order of rows, and as many dead letters and locks. If there are more, the numbers are
-lower bounds, and the oldest change may be another one.
+lower bounds, and the oldest change may be another one. A cell that changes all the time beside a
+paused observer may have them all: of the cells behind it the newest entries are read.
 """
 
 from __future__ import annotations
@@ -142,10 +143,8 @@ def take_survey(
         found.dead.update(dict.fromkeys(names, 0))
     newest: list[tuple[int, Entry]] = []
     for table in tables:
-        entries = _read(context, Kind.NOTIFY, table, found)
-        for cell, group in itertools.groupby(entries, key=lambda entry: entry[0]):
-            dirty = DirtyCell.of(cell, [(ts, raw) for _, ts, raw in group])
-            _count(dirty, observers.get((cell.table, cell.column), ()), found)
+        for dirty in _dirty_cells(context, table, found):
+            _count(dirty, observers.get((table, dirty.cell.column), ()), found)
         dead = _read(context, Kind.FAILED, table, found) if letters else iter(())
         for cell, group in itertools.groupby(dead, key=lambda entry: entry[0]):
             *_, letter = group  # The newest; an older failure may have arrived late.
@@ -162,6 +161,24 @@ def take_survey(
         found.locks = [lock for _, lock in sorted(oldest, reverse=True)]
         found.oldest_lock = found.locks[0][1] if found.locks else None
     return found
+
+
+def _dirty_cells(context: TransactionContext, table: str, found: Surveyed) -> Iterator[DirtyCell]:
+    """The dirty cells of a table: those of the first entries, and if they are few, others."""
+    seen: set[Cell] = set()
+    number, row = 0, b""
+    entries = _read(context, Kind.NOTIFY, table, found)
+    for cell, group in itertools.groupby(entries, key=lambda entry: entry[0]):
+        changes = [(ts, raw) for _, ts, raw in group]
+        number, row = number + len(changes), cell.row
+        seen.add(cell)
+        yield DirtyCell.of(cell, changes)
+    if number < COUNTED:
+        return
+    newest = walk_kind(context.store, Kind.NOTIFY, table, row, limit=_STEP, versions=1)
+    behind = (entry for entry in newest if entry[0] not in seen)
+    for cell, ts, raw in itertools.islice(behind, COUNTED - len(seen)):
+        yield DirtyCell.of(cell, [(ts, raw)])
 
 
 def _count(dirty: DirtyCell, names: Sequence[str], found: Surveyed) -> None:
