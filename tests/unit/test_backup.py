@@ -170,7 +170,8 @@ def test_a_backup_imports_no_module_beside_percola_in_place_of_pythons_own(
     (site / "percola").symlink_to(Path(percola.__file__).parent)
     program = f"""
 import sys
-sys.path.insert(sys.path.index(next(one for one in sys.path if "site-packages" in one)), {str(site)!r})
+installed = [one for one in sys.path if "site-packages" in one]
+sys.path.insert(sys.path.index(installed[0]), {str(site)!r})
 import percola
 from percola.maintenance.backup import backup
 assert percola.__file__.startswith({str(site)!r})

@@ -11,7 +11,7 @@ what comes from a folder, the driver writes to such files, and tasks put these i
 
 A file is written under a temporary name, synced to disk and renamed, and read only if its checksum
 is right: so a task may be run again, or twice at once, and no part of a file is taken for all. Their
-folder has the permissions of the repository's: who may not enter that one reads none of its rows.
+folder has the permissions of the repository's: who may not enter that one reads no rows here.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def opened(
 
     Opens it with the tables of the observers' columns and those of `schema`, which names tables
     that the observers only write to. `durability` as for `percola.open`. Unless it `adds` to the
-    schema, tables are left out of which the repository lacks something: it may be another program's.
+    schema, tables of which the repository lacks something are left out: another program's, perhaps.
 
     Raises what `load_observers`, `load_schema` and `percola.open` raise; NotARepositoryError if
     there is no repository at `address`.
