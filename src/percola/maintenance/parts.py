@@ -10,8 +10,8 @@ what comes from a folder, the driver writes to such files, and tasks put these i
     SHA-256 (32 bytes)                   of all of the above
 
 A file is written under a temporary name, synced to disk and renamed, and read only if its checksum
-is right: so a task may be run again, or twice at once, and no part of a file is taken for all. Their
-folder has the permissions of the repository's: who may not enter that one reads no rows here.
+is right: so a task may be run again, or twice at once, and no part of a file is taken for all.
+Their folder has the permissions of the repository's: who may not enter that one reads no rows here.
 """
 
 from __future__ import annotations
