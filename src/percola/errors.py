@@ -7,10 +7,25 @@ the one distinction a caller has to know (`Repository.run` retries exactly those
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from percola.cells import Cell
+
+
+_LISTED: Final = 20
+_CLOSE: Final = 5
+
+
+def listed(names: Sequence[str], wanted: str = "") -> str:
+    """Names for a message; of very many those that are called most like the one `wanted`."""
+    if len(names) <= _LISTED:
+        return ", ".join(names)
+    import difflib  # Few messages need it.
+
+    close = difflib.get_close_matches(wanted, names, _CLOSE, 0) if wanted else names[:_LISTED]
+    return f"{', '.join(close)} and {len(names) - len(close):,} others"
 
 
 class PercolaError(Exception):

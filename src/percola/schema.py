@@ -42,6 +42,7 @@ from percola.errors import (
     UnknownTableError,
     UsageError,
     WrongTypeError,
+    listed,
 )
 
 R = TypeVar("R")
@@ -382,11 +383,10 @@ class Table(Generic[R]):
         member = self._members.get(family)
         if colon and isinstance(member, Family):
             return member[qualifier]
-        known = ", ".join(
-            f"{n}:…" if isinstance(m, Family) else n for n, m in self._members.items()
-        )
+        known = [f"{n}:…" if isinstance(m, Family) else n for n, m in self._members.items()]
         raise UnknownColumnError(
-            f"The table {self.name!r} has no column {name!r}. It has: {known or 'none'}."
+            f"The table {self.name!r} has no column {name!r}. It has: "
+            f"{listed(known, name) or 'none'}."
         )
 
     def encode_row(self, row: R) -> bytes:
@@ -496,7 +496,7 @@ class Schema:
         try:
             return self._tables[name]
         except KeyError:
-            known = ", ".join(sorted(self._tables)) or "none"
+            known = listed(sorted(self._tables), name) or "none"
             raise UnknownTableError(
                 f"The repository has no table {name!r}. It has: {known}."
             ) from None

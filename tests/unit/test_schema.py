@@ -271,6 +271,18 @@ def test_the_stored_schema_is_json_that_a_person_can_read() -> None:
     assert {"weak": "recluster"} in docs["columns"]
 
 
+def test_of_very_many_tables_and_columns_an_error_names_those_that_are_called_alike() -> None:
+    tables = [Table(f"customer_{number:04}") for number in range(1000)]
+    for number in range(1000):
+        tables[0].column(f"column_{number:04}")
+    schema = Schema(tables)
+    with pytest.raises(UnknownTableError, match=r"It has: customer_0421, .* and 995 others") as one:
+        schema.table("custmer_0421")
+    with pytest.raises(UnknownColumnError, match=r"It has: column_0007, .* and 995 others") as two:
+        tables[0].resolve("colum_0007")
+    assert max(len(str(one.value)), len(str(two.value))) < 250
+
+
 def test_of_a_schema_that_grows_the_store_keeps_the_newest_version() -> None:
     """Each has all tables: those of a table for every customer would add up to gigabytes."""
     with percola.open("memory:", [Table("a")]) as repo:

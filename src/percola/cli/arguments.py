@@ -17,13 +17,15 @@ from typing import Any, Final
 
 from percola.catalog import RUNS
 from percola.codecs import TYPE_NAMES, Codec, UnfitValueError, has_text, parse_text, parse_type
-from percola.errors import SchemaError, UnknownColumnError, UsageError, WrongTypeError
+from percola.errors import SchemaError, UnknownColumnError, UsageError, WrongTypeError, listed
 from percola.repository import Repository
 from percola.schema import Column, Family, Table, WeakColumn
 
 BASE64: Final = "base64:"
 """The prefix of rows and values of type bytes that are given in base64."""
 
+_SHOWN: Final = 20
+"""Of so many tables an error tells which columns they have."""
 _KINDS: Final = ("observed", "family")
 # TABLE.COLUMN, then a type, which may have colons in it, then one of the kinds.
 _DECLARED: Final = re.compile(r"([^.:]*)\.([^:]*)(?::(.*?))??(?::(observed|family))?", re.DOTALL)
@@ -59,7 +61,7 @@ def find_table(repo: Repository, name: str | None) -> Table[Any]:
             "--schema), or from a program."
         )
     if len(tables) > 1:
-        names = ", ".join(sorted(table.name for table in tables))
+        names = listed(sorted(table.name for table in tables))
         raise UsageError(
             f"The repository has several tables ({names}): say which with --table NAME."
         )
@@ -88,8 +90,10 @@ def find_column(
             one, rest = having[0]
             return one.resolve(rest)
         if len(tables) > 1:
-            listed = "; ".join(f"{one.name} has {_names(one)}" for one in tables)
-            raise UnknownColumnError(f"No table has a column {name!r}: {listed}.")
+            have = "; ".join(f"{one.name} has {_names(one)}" for one in tables[:_SHOWN])
+            more = len(tables) - _SHOWN
+            have += f"; and {more:,} others" if more > 0 else ""
+            raise UnknownColumnError(f"No table has a column {name!r}: {have}.")
     else:
         name = name.removeprefix(table + ".")
     return find_table(repo, table).resolve(name)
@@ -133,7 +137,7 @@ def _readable(column: Column[Any, Any] | WeakColumn[Any]) -> Column[Any, Any]:
 
 def _names(table: Table[Any]) -> str:
     shown = [m.name + (":…" if isinstance(m, Family) else "") for m in table.members]
-    return ", ".join(shown) or "no columns"
+    return listed(shown) or "no columns"
 
 
 def check_prefixes(prefixes: Iterable[str]) -> None:
