@@ -142,23 +142,21 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["SPARK_SUBMIT_OPTS"] += f" {archive}"
 
 
-def scope_of(nodeid: str) -> str:
+def scope_of(root: Path, nodeid: str) -> str:
     """What a test stays together with: its file, or all files that share a session or Java."""
     file = nodeid.partition("::")[0]
     if file.startswith(JAVA_WITHIN):
         return JAVA_WITHIN
-    if not _shares_session(file):
+    if not file.startswith(INTEGRATION) or not _shares_session(root / file):
         return file
     return SPARK if file.startswith(SPARK) else INTEGRATION
 
 
 @functools.cache
-def _shares_session(file: str) -> bool:
+def _shares_session(file: Path) -> bool:
     """Whether tests of a file are given Spark's session, or claim on servers what such ones do."""
-    if not file.startswith(INTEGRATION):
-        return False
-    text = (ROOT / file).read_text()
-    return "spark: SparkSession" in text or (file.startswith(SPARK) and "borrow(" in text)
+    text = file.read_text()
+    return "spark: SparkSession" in text or ("test_spark_" in file.name and "borrow(" in text)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -172,11 +170,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     allowed: dict[str, float] = {}
     for item in items:
         if mark := item.get_closest_marker("timeout"):
-            scope = scope_of(item.nodeid)
+            scope = scope_of(config.rootpath, item.nodeid)
             allowed[scope] = max(allowed.get(scope, 0), mark.args[0])
 
     def turn(item: pytest.Item) -> tuple[int, float]:
-        scope = scope_of(item.nodeid)
+        scope = scope_of(config.rootpath, item.nodeid)
         if scope in TOGETHER:
             return 0, 0
         return (2, -allowed.get(scope, 0)) if scope.startswith(INTEGRATION) else (1, 0)
@@ -196,7 +194,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class FilesAndSessions(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return scope_of(nodeid)
+            return scope_of(config.rootpath, nodeid)
 
         def _assign_work_unit(self, node: Any) -> None:
             had = self.assigned_work[node]

@@ -200,15 +200,23 @@ def test_long_tests_that_would_begin_late_are_left_out_and_named(
 
 
 def test_where_long_tests_are_left_out_those_with_servers_begin_last(tmp_path: Path) -> None:
-    files = ["integration/test_oracle_a.py", "integration/test_spark_a.py", "unit/test_a.py"]
-    for name in files:
+    files = {
+        "integration/test_oracle_a.py": "def test_it():\n    pass\n",
+        "integration/test_oracle_b.py": "@pytest.mark.timeout(900)\ndef test_it():\n    pass\n",
+        "integration/test_spark_a.py": "def test_it(spark: SparkSession):\n    pass\n",
+        "unit/test_a.py": "def test_it():\n    pass\n",
+    }
+    for name, text in files.items():
         path = tmp_path / "tests" / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("def test_it():\n    pass\n")
-    for options, order in (([], [0, 1, 2]), (["--long-within", "40"], [1, 2, 0])):
+        path.write_text(
+            f"from __future__ import annotations\nimport pytest\nSparkSession = object\n{text}"
+        )
+    names = list(files)
+    for options, order in (([], [0, 1, 2, 3]), (["--long-within", "40"], [2, 3, 1, 0])):
         _, lines = run(tmp_path, "", "--collect-only", "-q", *options, "tests")
         found = [line.partition("::")[0] for line in lines if line.endswith("::test_it")]
-        assert found == [f"tests/{files[at]}" for at in order]
+        assert found == [f"tests/{names[at]}" for at in order], lines
 
 
 @pytest.mark.long
