@@ -384,11 +384,13 @@ def test_an_option_for_columns_that_a_given_schema_lacks_is_refused(
         stream_reading.stream_reader(options, schema)
 
 
-@pytest.mark.parametrize("names", [None, "cents", "applied.total"])
-def test_events_leave_out_what_recipes_record_unless_it_is_named(names: str | None) -> None:
+@pytest.mark.parametrize("names", [None, "cents", "applied.total", "tag:red"])
+def test_events_leave_out_what_recipes_record_and_nothing_that_is_named(names: str | None) -> None:
     table = Table("orders", feed=True)
     for name in ("cents", "applied.total"):
         table.column(name, int)
+    if names == "tag:red":
+        table.family("tag", int)
     given = {"path": "./repo", "table": "orders", "envelope": "debezium"}
     options = Options(given if names is None else {**given, "columns": names})
     shown = [one.name for one in stream_reading._enveloped(table, options)]

@@ -286,9 +286,11 @@ def _past(schema: StructType, options: Options) -> tuple[str, StructType | None]
 def _enveloped(table: Table[Any], options: Options) -> list[Chosen]:
     """The columns that events show, without the row's key; see `percola.debezium.Events`."""
     names = options.text("columns")
-    shown = {one.name for one in (usual(table) if names is None else table.members)}
     found = chosen(table, None, names, options.row_column)
-    return [one for one in found if one.member is not None and one.member.name in shown]
+    if names is None:
+        shown = usual(table)
+        return [one for one in found if one.member in shown]
+    return [one for one in found if one.member is not None]
 
 
 def _events(table: Table[Any], columns: Sequence[Chosen], options: Options) -> Events[Any]:
