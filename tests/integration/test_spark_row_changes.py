@@ -483,9 +483,6 @@ def test_a_merge_whose_python_workers_are_killed_is_there_once(
     merge_and_kill(spark, repo.address, tmp_path, lambda: python_workers(spark), wait_until)
 
 
-# --- What ends a statement that waits for a lock ----------------------------------------
-
-
 @pytest.fixture
 def small_batches(spark: SparkSession) -> Iterator[None]:
     """Spark hands a writer its first rows before it has the last ones."""
@@ -494,6 +491,45 @@ def small_batches(spark: SparkSession) -> Iterator[None]:
     spark.conf.set(name, "10")
     yield
     spark.conf.set(name, before)
+
+
+def test_a_task_whose_rows_another_attempt_has_written_does_not_wait_with_each_of_them(
+    spark: SparkSession, small_batches: None, sql: Sql, repo: Repository
+) -> None:
+    """As when a process is lost between the end of its work and its report: Spark runs it again."""
+    fill(repo, 3000)
+    address, before = repo.address, repo.snapshot().start_ts
+    first = [True]
+
+    def written(_: float | None) -> str:
+        # The statement's name is its timestamp, which is one of a few.
+        if first.pop():
+            with percola.open(address, [shop, JOBS]) as other:
+                for run in range(before, other.context.oracle.read_timestamp() + 1):
+                    attempt = JointTransaction(other, *job_of(run)).attempt(0, 10**9)
+                    assert attempt is not None
+                    row = f"by {run}".encode()
+                    attempt.write([RowWrites("products", row, {name.key: b"x"})])
+                    attempt.finish()
+        first.append(False)
+        return "x"
+
+    spark.udf.register("written", written)
+    in_thread(lambda: sql("UPDATE $ SET note = repeat(written(price), 20000)")).result(60)
+    with percola.open(address, [shop, JOBS]) as other:
+        for run in range(before, before + 100):
+            JointTransaction(other, *job_of(run)).abort()
+    assert len([row for row in rows(repo) if row.startswith("by ")]) == 1
+    assert len(rows(repo)) == 3001
+    assert_sound(repo)
+
+
+def job_of(run: int) -> tuple[str, int, list[str]]:
+    """The arguments of `JointTransaction` for the run of a statement."""
+    return f"write/{run:020}", run, ["products"]
+
+
+# --- What ends a statement that waits for a lock ----------------------------------------
 
 
 @pytest.mark.long

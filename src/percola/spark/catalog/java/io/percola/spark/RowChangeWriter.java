@@ -132,13 +132,10 @@ final class RowChangeWriter implements DeltaWriter<InternalRow> {
     return new GenericInternalRow(values);
   }
 
+  /** Python may end before the rows do: in an error, or as another attempt has written them all. */
   private void put(InternalRow row) throws IOException {
     try {
-      while (!queue.offer(row, LOOK_MS, TimeUnit.MILLISECONDS)) {
-        if (!thread.isAlive()) {
-          break;
-        }
-      }
+      while (thread.isAlive() && !queue.offer(row, LOOK_MS, TimeUnit.MILLISECONDS)) {}
     } catch (InterruptedException error) {
       Thread.currentThread().interrupt();
       throw new IOException("The task has been ended.", error);
