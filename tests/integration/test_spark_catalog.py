@@ -428,6 +428,20 @@ def test_a_builder_that_will_take_the_session_that_is_there_gives_it_the_jar(
     assert any(one.getPath().endswith("of-a-builder.jar") for one in added)
 
 
+def test_a_builder_gives_the_jar_to_a_context_that_has_no_session_yet(
+    spark: SparkSession,
+    catalog: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As one of `SparkContext(…)`. Its driver is given the jar as by `spark-submit`."""
+    jar = shutil.copy(catalog_jar(), tmp_path_factory.mktemp("jars") / "of-a-context.jar")
+    monkeypatch.setattr("percola.spark.catalog._JAR", Path(jar))
+    monkeypatch.setattr(SparkSession, "_instantiatedSession", None)
+    configure(SparkSession.Builder(), catalogs={"unused": str(tmp_path_factory.getbasetemp())})
+    assert "of-a-context.jar" in str(spark.sparkContext._jsc.sc().listJars())
+
+
 @pytest.fixture
 def other(tmp_path: Path) -> str:
     """Another repository, with the same table, which is empty."""

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from typing import Final, TypeVar
 
+from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
@@ -68,6 +69,9 @@ def configure(target: B, *, catalogs: Mapping[str, str] | None = None) -> B:
             target.config(JARS, jars if there is not None else add_to_jvm(jars))
             if there is not None:
                 _add(jar, there)
+            elif not is_remote() and (context := SparkContext._active_spark_context) is not None:
+                # getOrCreate makes a session of this context, whose executors get no other jars.
+                context._jsc.addJar(_addable(jar, context))
         for name, value in settings.items():
             target.config(name, value)
         return target
@@ -121,10 +125,10 @@ def _has_made(session: SparkSession, name: str) -> bool:
 
 
 def _add(jar: str, session: SparkSession) -> None:
-    session.sql(f"ADD JAR '{_addable(jar, session)}'")
+    session.sql(f"ADD JAR '{_addable(jar, getattr(session, '_sc', None))}'")
 
 
-def _addable(jar: str, session: SparkSession) -> str:
+def _addable(jar: str, context: SparkContext | None) -> str:
     """The jar's path, or that of a copy where it has characters that ADD JAR takes for others.
 
     SQL ends its text at a quote, and Spark encodes spaces and signs twice: then it looks for the
@@ -134,6 +138,5 @@ def _addable(jar: str, session: SparkSession) -> str:
         return jar
     # Every later task fetches it, of whichever session. So it stays for as long as the JVM, which
     # may outlive this process and removes its own folder; that of a remote one is not known here.
-    context = getattr(session, "_sc", None)
     folder = tempfile.mkdtemp(prefix="percola-catalog-", dir=getattr(context, "_temp_dir", None))
     return shutil.copy(jar, folder)
