@@ -194,6 +194,17 @@ def test_the_planner_knows_the_size_of_small_tables_and_a_bound_for_others(
     assert size_ is not None and 5 * whole <= size_ < 10 * whole
 
 
+def test_the_planner_does_not_look_through_all_that_is_deleted(repo: Repository) -> None:
+    """Few of a table may be there still, behind millions."""
+    store = repo.context.store
+    known = estimate(store, "docs", repo.snapshot().start_ts)
+    for count, expected in ((2000, known), (12_000, (None, None))):
+        rows = [f"a{number:05}" for number in range(count)]
+        repo.run(lambda t, rows=rows: [t.set(title, row, "gone") for row in rows])  # type: ignore[misc]
+        repo.run(lambda t, rows=rows: [t.delete(title, row) for row in rows])  # type: ignore[misc]
+        assert estimate(store, "docs", repo.snapshot().start_ts) == expected
+
+
 def test_a_table_that_is_known_to_be_small_is_broadcast(spark: SparkSession, catalog: str) -> None:
     """Without adaptive execution, which would see its size when it has been read."""
     join = f"SELECT count(*) FROM {catalog}.docs a JOIN {catalog}.docs b ON a.size = b.size + 1"
