@@ -317,6 +317,11 @@ def test_json_that_stays_is_not_encoded_again(spark: SparkSession, tmp_path: Pat
             "which of the two should win is not defined",
         ),
         (
+            """MERGE INTO $ t USING (SELECT 'p001' k UNION ALL SELECT 'p001') s ON t.row = s.k
+            WHEN MATCHED THEN DELETE""",
+            "Two rows to write have the key of products['p001']",
+        ),
+        (
             """MERGE INTO $ t USING (SELECT 'n' k) s ON t.row = s.k
             WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT (row) VALUES (s.k)""",
             "The row 'n' of 'products' would have no value",
