@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from percola.spark import JavaMissingError, spark_session
-from percola.spark.session import find_java
+from percola.spark.session import add_to_jvm, find_java
 
 
 def started_elsewhere(master: str, **config: str) -> list[str]:
@@ -39,6 +39,14 @@ def test_a_session_that_is_there_is_used_and_goes_on(spark: SparkSession) -> Non
     with spark_session("local[1]", app="another") as session:
         assert session.sparkContext is spark.sparkContext
     assert spark.range(3).count() == 3
+
+
+@pytest.mark.parametrize("jar", ["/no/1 b.jar", "file:///no/2%20b.jar", "file:/no/3%20b.jar"])
+def test_the_driver_finds_jars_by_path_or_url(spark: SparkSession, jar: str) -> None:
+    add_to_jvm(jar)
+    thread = spark._jvm.java.lang.Thread  # type: ignore[union-attr]
+    added = thread.currentThread().getContextClassLoader().getURLs()[-1]
+    assert added.getPath() == f"/no/{jar[jar.index('no/') + 3]}%20b.jar"
 
 
 def test_tasks_of_a_local_session_are_retried(spark: SparkSession, tmp_path: Path) -> None:

@@ -166,7 +166,9 @@ def add_to_jvm(jars: str) -> str:
     added = [jar for jar in jars.split(",") if jar and jar not in given]
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     for jar in added:
-        if "://" not in jar:
+        if jar.startswith("file:"):
+            loader.addURL(jvm.java.net.URL(jar))
+        elif "://" not in jar:
             loader.addURL(jvm.java.io.File(jar).toURI().toURL())
     return ",".join([*given, *added])
 
