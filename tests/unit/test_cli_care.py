@@ -351,12 +351,17 @@ def test_a_restore_that_is_told_to_end_leaves_nothing(
     """As by `timeout`, by what ends a job at its deadline, or when its terminal is closed."""
     assert call("--repo", folder, "backup", tmp_path / "backup").code == 0
     before = sorted(tmp_path.iterdir())
-    process = subprocess.Popen(
-        command("--repo", tmp_path / "other", "restore", "-"),
-        env=environment(),
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    # Where the tests run under nohup it is ignored, and a child inherits that.
+    ours = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    try:
+        process = subprocess.Popen(
+            command("--repo", tmp_path / "other", "restore", "-"),
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+    finally:
+        signal.signal(signal.SIGHUP, ours)
     try:
         assert process.stdin is not None
         process.stdin.write((tmp_path / "backup").read_bytes()[:-10])
