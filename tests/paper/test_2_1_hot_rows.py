@@ -33,7 +33,7 @@ def look(t: Transaction, row: str) -> None:
 @pytest.fixture(autouse=True, params=[3, 1000], ids=["in parts", "at once"])
 def few_at_once(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Few changes in a mutation, and of a cell few records in a call."""
-    monkeypatch.setattr(gc, "_CHANGES", MOST)
+    monkeypatch.setattr(gc, "MOST_CHANGES", MOST)
     monkeypatch.setattr(gc, "_VERSIONS", request.param)
 
 

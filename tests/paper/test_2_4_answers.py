@@ -64,8 +64,8 @@ def test_while_the_store_refuses_to_remove_what_is_answered_a_worker_pauses_and_
 def test_a_cell_that_was_notified_more_often_than_one_mutation_may_change_is_answered(
     ground: Ground, monkeypatch: pytest.MonkeyPatch, does: str
 ) -> None:
-    monkeypatch.setattr(two_phase, "_ANSWERS", 10)
-    monkeypatch.setattr(failures, "_AT_ONCE", 10)
+    monkeypatch.setattr(two_phase, "MOST_CHANGES", 10)
+    monkeypatch.setattr(failures, "MOST_CHANGES", 10)
     largest: list[int] = []
 
     def bound(mutation: RowMutation, apply: Callable[[], bool]) -> bool:

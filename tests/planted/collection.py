@@ -121,7 +121,7 @@ PLANTED = [
         "removals-gather-in-memory",
         "The removals of a cell with millions of versions are all kept until its end.",
         f"{_HOT}::test_the_removals_of_a_cell_do_not_gather_in_memory",
-        old="        if len(garbage.changes) >= _CHANGES:",
+        old="        if len(garbage.changes) >= MOST_CHANGES:",
         new="        if False:",
     ),
     in_file("src/percola/observers/observer.py", _ANSWERS)(

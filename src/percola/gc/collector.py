@@ -69,7 +69,15 @@ from percola.ranges import (
     turned,
     whole,
 )
-from percola.store.base import SYSTEM_TABLE, Condition, Delete, Put, RowMutation, Store
+from percola.store.base import (
+    MOST_CHANGES,
+    SYSTEM_TABLE,
+    Condition,
+    Delete,
+    Put,
+    RowMutation,
+    Store,
+)
 from percola.store.walks import scan_writes, walk_kind
 from percola.transactions.context import TransactionContext
 from percola.transactions.settled import list_pending
@@ -84,8 +92,6 @@ _VERSIONS: Final = 1_000
 """The most records of a cell that are read at once: it may have millions."""
 _LONGEST_REST: Final = 10.0
 """Seconds: the store may not have answered for long, or the process have been stopped."""
-_CHANGES: Final = 10_000
-"""The most changes of one row in one mutation: stores limit that, Bigtable to 100,000."""
 
 
 @dataclass(slots=True)
@@ -482,7 +488,7 @@ def _older(
 
 def _pages(store: Store, cell: Cell, records: Records, garbage: RowGarbage) -> Iterator[Records]:
     while len(records) >= _VERSIONS:
-        if len(garbage.changes) >= _CHANGES:
+        if len(garbage.changes) >= MOST_CHANGES:
             for part in _parts(garbage.changes[::-1]):
                 store.mutate([RowMutation(cell.table, cell.row, (), part)])
             garbage.changes.clear()
@@ -499,7 +505,7 @@ def _parts(changes: list[Put | Delete]) -> Iterator[list[Put | Delete]]:
     """
     at = 0
     while at < len(changes):
-        end = at + _CHANGES
+        end = at + MOST_CHANGES
         if end < len(changes) and changes[end - 1].kind is Kind.DATA:
             end -= 1
         yield changes[at:end]

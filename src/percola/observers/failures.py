@@ -59,7 +59,7 @@ from percola.cells import (
 from percola.clock import backoff
 from percola.observers.observer import Observer
 from percola.platform.text import printable
-from percola.store.base import Condition, Delete, Put, RowMutation, Store
+from percola.store.base import MOST_CHANGES, Condition, Delete, Put, RowMutation, Store
 from percola.transactions.context import TransactionContext
 
 if TYPE_CHECKING:
@@ -78,8 +78,6 @@ _FRAME: Final = re.compile(r'^[ |]*File ".*", line .*', re.MULTILINE)
 _PERIOD: Final = 60.0
 _PLACES: Final = 1_000
 """The most places that are remembered."""
-_AT_ONCE: Final = 10_000
-"""The most notify entries that one mutation removes: stores limit that, Bigtable to 100,000."""
 _NOBODY: Final[frozenset[str]] = frozenset()
 
 
@@ -330,7 +328,7 @@ class Failures:
         # A later failure replaces an earlier one.
         for ts, _ in self._context.store.entries(failed, Kind.FAILED, 0, newest - 1):
             changes.append(Delete(Kind.FAILED, failed.column, ts))
-        fits = len(answered) <= _AT_ONCE
+        fits = len(answered) <= MOST_CHANGES
         if answered and fits:
             changes += [Delete(Kind.NOTIFY, cell.column, ts) for ts in answered]
         else:
@@ -359,8 +357,8 @@ class Failures:
     def _remove(self, dirty: DirtyCell, timestamps: Iterable[int]) -> None:
         """Remove notify entries of what is dead-lettered; the newest, with its record, last."""
         gone = [Delete(Kind.NOTIFY, dirty.cell.column, ts) for ts in sorted(timestamps)]
-        for at in range(0, len(gone), _AT_ONCE):
-            self._change(dirty, gone[at : at + _AT_ONCE])
+        for at in range(0, len(gone), MOST_CHANGES):
+            self._change(dirty, gone[at : at + MOST_CHANGES])
 
     def _record(self, dirty: DirtyCell) -> Put:
         return Put(Kind.NOTIFY, dirty.cell.column, dirty.newest, encode_attempts(dirty.attempts))

@@ -43,6 +43,9 @@ from percola.errors import DamagedRecordError, SnapshotTooOldError, ValueTooLarg
 SYSTEM_TABLE: Final = "@percola"
 """The table of the schema, which every repository has (`percola.catalog`)."""
 
+MOST_CHANGES: Final = 10_000
+"""The most changes of one row in one mutation: stores limit that, Bigtable to 100,000."""
+
 _RECORD_ROOM: Final = 4096
 """Bytes that a record may add to a value stored in it."""
 _LONG_BYTES: Final = 16 << 20

@@ -71,7 +71,15 @@ from percola.errors import (
     UnknownTableError,
     UsageError,
 )
-from percola.store.base import CommitRow, Condition, Delete, PreparedCommit, Put, RowMutation
+from percola.store.base import (
+    MOST_CHANGES,
+    CommitRow,
+    Condition,
+    Delete,
+    PreparedCommit,
+    Put,
+    RowMutation,
+)
 from percola.store.remote.feed_index import pending_put
 from percola.transactions.context import TransactionContext
 from percola.transactions.lock_resolver import Fate, commit_changes
@@ -83,8 +91,6 @@ log = logging.getLogger("percola.store")
 _ATTEMPTS: Final = 8
 _PAUSES: Final = (0.05, 1.0)
 """Seconds before what was not answered is sent again: at first, and at most."""
-_ANSWERS: Final = 10_000
-"""The most entries of a row removed by one mutation: stores limit that, Bigtable to 100,000."""
 
 _LOCK: Final = int(Op.LOCK)
 
@@ -187,7 +193,7 @@ class TwoPhaseCommit:
                     self.commit_primary(groups[0], primary, commit_ts)
                     and not self._has_notify_table
                 ):
-                    del self._answered.get((primary.table, primary.row), [])[:_ANSWERS]
+                    del self._answered.get((primary.table, primary.row), [])[:MOST_CHANGES]
             self._mark("primary committed")
             groups = groups[1:] if sent is None else self._left(groups[1:], sent[1:])
         self.commit_secondaries(groups, commit_ts)
@@ -600,7 +606,7 @@ class TwoPhaseCommit:
         held = Condition(True, Kind.LOCK, primary.column, self._start_ts, self._start_ts)
         changes = self._commit_row(cells, commit_ts)
         if not self._has_notify_table:
-            changes += self._answered.get((primary.table, primary.row), [])[:_ANSWERS]
+            changes += self._answered.get((primary.table, primary.row), [])[:MOST_CHANGES]
         return RowMutation(primary.table, primary.row, [held], changes)
 
     def _has_committed(self, primary: Cell, commit_ts: int) -> bool:
@@ -622,8 +628,8 @@ class TwoPhaseCommit:
             if not self._has_notify_table:
                 # One mutation per row: two mutations of a row would run one after the other.
                 answered = standing.pop(row, [])
-                changes += answered[:_ANSWERS]
-                standing[row] = answered[_ANSWERS:]
+                changes += answered[:MOST_CHANGES]
+                standing[row] = answered[MOST_CHANGES:]
             return RowMutation(*row, held, changes)
 
         def mutations() -> Iterator[RowMutation]:
@@ -696,8 +702,8 @@ class TwoPhaseCommit:
 
 def _removals(row: _Row, changes: Sequence[Put | Delete]) -> Iterator[RowMutation]:
     """The mutations that remove answered entries from a row."""
-    for at in range(0, len(changes), _ANSWERS):
-        yield RowMutation(*row, (), changes[at : at + _ANSWERS])
+    for at in range(0, len(changes), MOST_CHANGES):
+        yield RowMutation(*row, (), changes[at : at + MOST_CHANGES])
 
 
 def _locked_by(prewrite: RowMutation) -> list[bytes]:

@@ -34,7 +34,7 @@ class Collecting(Bank):
 
     def patched(self) -> AbstractContextManager[Any]:
         """Many versions of a cell need not be thousands."""
-        return mock.patch.multiple(collector, _VERSIONS=2, _CHANGES=3)
+        return mock.patch.multiple(collector, _VERSIONS=2, MOST_CHANGES=3)
 
     def turn(self, client: Client, number: int) -> None:
         if client.number == 1 or client.rng.random() < 0.1:
