@@ -414,31 +414,37 @@ def test_a_session_takes_the_jar_from_whatever_folder_it_is_in(
             assert added.getPath().startswith(str(spark.sparkContext._temp_dir))
 
 
+@pytest.fixture
+def configure_a_builder(
+    catalog: str, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str], object]:
+    """Configures a builder, with a catalog whose jar has this name."""
+
+    def configured(name: str) -> None:
+        # Every later task of the session fetches the jar: it has to outlive the test.
+        jar = shutil.copy(catalog_jar(), tmp_path_factory.mktemp("jars") / name)
+        monkeypatch.setattr("percola.spark.catalog._JAR", Path(jar))
+        configure(SparkSession.Builder(), catalogs={"unused": str(tmp_path_factory.getbasetemp())})
+
+    return configured
+
+
 def test_a_builder_that_will_take_the_session_that_is_there_gives_it_the_jar(
-    spark: SparkSession,
-    catalog: str,
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
+    spark: SparkSession, configure_a_builder: Callable[[str], object]
 ) -> None:
-    # Every later task of this session fetches the jar: it has to outlive the test.
-    jar = shutil.copy(catalog_jar(), tmp_path_factory.mktemp("jars") / "of-a-builder.jar")
-    monkeypatch.setattr("percola.spark.catalog._JAR", Path(jar))
-    configure(SparkSession.Builder(), catalogs={"unused": str(tmp_path_factory.getbasetemp())})
+    configure_a_builder("of-a-builder.jar")
     added = spark._jsparkSession.sharedState().jarClassLoader().getURLs()
     assert any(one.getPath().endswith("of-a-builder.jar") for one in added)
 
 
 def test_a_builder_gives_the_jar_to_a_context_that_has_no_session_yet(
     spark: SparkSession,
-    catalog: str,
-    tmp_path_factory: pytest.TempPathFactory,
+    configure_a_builder: Callable[[str], object],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As one of `SparkContext(…)`. Its driver is given the jar as by `spark-submit`."""
-    jar = shutil.copy(catalog_jar(), tmp_path_factory.mktemp("jars") / "of-a-context.jar")
-    monkeypatch.setattr("percola.spark.catalog._JAR", Path(jar))
     monkeypatch.setattr(SparkSession, "_instantiatedSession", None)
-    configure(SparkSession.Builder(), catalogs={"unused": str(tmp_path_factory.getbasetemp())})
+    configure_a_builder("of-a-context.jar")
     assert "of-a-context.jar" in str(spark.sparkContext._jsc.sc().listJars())
 
 
