@@ -18,14 +18,14 @@ _LISTED: Final = 20
 _CLOSE: Final = 5
 
 
-def listed(names: Sequence[str], wanted: str = "") -> str:
+def listed(names: Sequence[str], wanted: str = "", between: str = ", ") -> str:
     """Names for a message; of very many those that are called most like the one `wanted`."""
     if len(names) <= _LISTED:
-        return ", ".join(names)
+        return between.join(names)
     import difflib  # Few messages need it.
 
     close = difflib.get_close_matches(wanted, names, _CLOSE, 0) if wanted else names[:_LISTED]
-    return f"{', '.join(close)} and {len(names) - len(close):,} others"
+    return f"{between.join(close)} and {len(names) - len(close):,} others"
 
 
 class PercolaError(Exception):

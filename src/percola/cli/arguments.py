@@ -24,8 +24,6 @@ from percola.schema import Column, Family, Table, WeakColumn
 BASE64: Final = "base64:"
 """The prefix of rows and values of type bytes that are given in base64."""
 
-_SHOWN: Final = 20
-"""Of so many tables an error tells which columns they have."""
 _KINDS: Final = ("observed", "family")
 # TABLE.COLUMN, then a type, which may have colons in it, then one of the kinds.
 _DECLARED: Final = re.compile(r"([^.:]*)\.([^:]*)(?::(.*?))??(?::(observed|family))?", re.DOTALL)
@@ -90,9 +88,7 @@ def find_column(
             one, rest = having[0]
             return one.resolve(rest)
         if len(tables) > 1:
-            have = "; ".join(f"{one.name} has {_names(one)}" for one in tables[:_SHOWN])
-            more = len(tables) - _SHOWN
-            have += f"; and {more:,} others" if more > 0 else ""
+            have = listed([f"{one.name} has {_names(one)}" for one in tables], between="; ")
             raise UnknownColumnError(f"No table has a column {name!r}: {have}.")
     else:
         name = name.removeprefix(table + ".")
