@@ -51,14 +51,19 @@ def opened(
     with repository.open(address, create=False, durability=durability) as repo:
         observers = load_observers(target, repo)
         tables = {one.name: one for one in (() if schema is None else load_schema(schema))}
-        stored = repo.schema
         for one in observers:
-            if adds or Schema([one.table]).merged_into(stored).plain() == stored.plain():
+            if adds or _has_all(repo.schema, one.table):
                 tables.setdefault(one.table.name, one.table)
         with repository.open(
             address, list(tables.values()), create=False, durability=durability
         ) as whole:
             yield whole, observers
+
+
+def _has_all(stored: Schema, table: Table[Any]) -> bool:
+    """Whether a repository has all of a table, so that to declare it changes nothing."""
+    there = Schema(one for one in stored if one.name == table.name)
+    return Schema([table]).merged_into(there).plain() == there.plain()
 
 
 def load_schema(target: str) -> list[Table[Any]]:
